@@ -1,11 +1,11 @@
-//! What a command brings along when it asks the agents of a fleet.
+//! Name, working directory and part size of a command that asks the agents of a fleet.
 
 use copal_backup::{Error, Result};
 use std::path::{Path, PathBuf};
 
-/// Bytes of a disk that are asked for at once: the answers for 1.5 million chunks take 6 MB.
+/// Bytes of a disk per request: the answers for 1.5 million chunks take 6 MB.
 pub(crate) const PART_BYTES: u64 = 24 << 30;
-/// Longest name of whoever asks, as agents take it.
+/// Longest name that agents accept.
 const MAX_NAME_BYTES: usize = 64;
 
 /// The name of this host.
@@ -19,7 +19,7 @@ pub(crate) fn own_name() -> String {
     }
 }
 
-/// A directory for what waits between the passes; on a disk, if nobody says otherwise: /tmp may be memory.
+/// A directory for files between the passes; by default on a disk, since /tmp may be in memory.
 pub(crate) fn spool_directory() -> Result<tempfile::TempDir> {
     let parent = match std::env::var_os("TMPDIR") {
         Some(named) => PathBuf::from(named),

@@ -1,10 +1,9 @@
-//! The store in which an agent keeps the index of a repository in a cluster.
+//! The store in which an agent caches the index of a repository in a cluster.
 //!
-//! Nothing is only there, so a cache that is damaged is made anew. A file in it marks the directory as one
-//! that Copal made. Invariants
-//! - In a directory without the mark nothing is written and nothing is removed, unless the directory is empty
-//!   or new.
-//! - In a directory with the mark only the files of a store are removed.
+//! The cache holds no other copy of data, so a damaged one is created again. A mark file shows that Copal
+//! created the directory. Invariants
+//! - Without the mark, nothing in a directory is written or removed, unless the directory is empty or new.
+//! - With the mark, only the files of a store are removed.
 //!
 //! Not here: the index itself (`copal_backup::IndexHome`).
 
@@ -23,20 +22,20 @@ use std::{
     path::Path,
 };
 
-/// File that marks a cache.
+/// Name of the mark file.
 const MARK: &str = "copal-cache";
-/// What it holds, for people.
+/// Text of the mark file, for people.
 const TEXT: &str =
     "The cache of a copal agent. Copal may remove the store beside this file and make it anew.\n";
-/// Files of a store, whole or unfinished; one of files is a directory.
+/// Files of a store, complete or unfinished; a store of files is a directory.
 const STORE: [&str; 5] =
     ["store.copal", "store.copal.unfinished", "store.files", "store.files.unfinished", "init.lock"];
-/// Bytes that a new one takes at first.
+/// Initial size of a new cache.
 const BYTES: u64 = 64 << 20;
 
-/// Opens the cache in a directory; one that is damaged is made anew. Blocks on the disk.
+/// Opens the cache in a directory; creates it again if it is damaged. Blocks on the disk.
 /// # Errors
-/// `denied`: something else is in the directory, which stays as it is. Those of a store.
+/// `denied`: the directory holds other files, which stay. Errors of a store.
 pub(crate) fn open(common: &CommonArgs, directory: &Path, patience: &Patience) -> Outcome<Stack> {
     let options = StoreOptions { accept_tail_loss: true, ..common.store_options() };
     let engine_bytes = MemoryShares::of(common.memory_bytes())?.engine;
@@ -53,7 +52,7 @@ pub(crate) fn open(common: &CommonArgs, directory: &Path, patience: &Patience) -
     }
     match open_as(Access::Write).map_err(Failure::from) {
         Ok(stack) => return Ok(stack),
-        // A new one, or its first start was killed.
+        // A new directory, or its first start was killed.
         Err(failure) if failure.code == "no_repository" => remove_store(directory)?,
         Err(failure) if is_useless(&failure) => {
             tracing::warn!(why = failure.sentence, "the cache is made anew");
@@ -69,7 +68,7 @@ pub(crate) fn open(common: &CommonArgs, directory: &Path, patience: &Patience) -
     Ok(stack)
 }
 
-/// Whether a store without the mark is a cache of a release that set none: it holds an index, and no
+/// Whether a store without the mark is a cache of a release that set no mark: it holds an index and no
 /// repository.
 fn is_old_cache(opened: Outcome<Stack>) -> Outcome<bool> {
     match opened {
@@ -83,7 +82,7 @@ fn is_old_cache(opened: Outcome<Stack>) -> Outcome<bool> {
     }
 }
 
-/// Whether a store that did not open will not open later either.
+/// Whether a store that failed to open will fail at every later opening.
 fn is_useless(failure: &Failure) -> bool {
     matches!(failure.exit_code, exit::DAMAGED | exit::NO_REPOSITORY) || failure.code == "version"
 }
@@ -96,7 +95,7 @@ fn is_marked(directory: &Path) -> Outcome<bool> {
     }
 }
 
-/// Whether nothing is in the directory, or there is none.
+/// Whether the directory is empty or missing.
 fn is_empty(directory: &Path) -> Outcome<bool> {
     match std::fs::read_dir(directory) {
         Ok(mut entries) => Ok(entries.next().is_none()),
@@ -205,8 +204,8 @@ mod tests {
         assert_eq!(std::fs::read(cache.join("photos/a.jpg")).unwrap(), b"precious");
     }
 
-    /// A store without the mark may be a cache of a release that set none; one that holds a repository is
-    /// none.
+    /// A store without the mark may be a cache of a release that set none; a store that holds a repository is
+    /// no cache.
     #[test]
     fn a_repository_is_no_cache() {
         let scratch = tempfile::tempdir().unwrap();
@@ -238,7 +237,7 @@ mod tests {
         opens(&cache).unwrap();
         assert!(cache.join("store.copal").metadata().unwrap().len() >= BYTES);
         assert_eq!(std::fs::read(cache.join("mine")).unwrap(), b"precious");
-        // One of a release that set no mark gets it.
+        // A cache of a release that set no mark gets one.
         std::fs::remove_file(cache.join(MARK)).unwrap();
         opens(&cache).unwrap();
         assert!(cache.join(MARK).exists());

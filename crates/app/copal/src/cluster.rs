@@ -1,4 +1,4 @@
-//! A cluster that a command talks to: its profile, its client, and what its errors mean.
+//! Connection of a command to a cluster: its profile, its client, and the mapping of its errors.
 
 use crate::{
     arguments::CommonArgs,
@@ -14,10 +14,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::{path::Path, time::Duration};
 
-/// How long a command looks for a master.
+/// Longest search for a master.
 pub(crate) const TO_CONNECT: Duration = Duration::from_secs(10);
 
-/// The profile that was named.
+/// Reads the profile that the options name.
 pub(crate) fn profile(common: &CommonArgs) -> Outcome<ClientProfile> {
     let none = || {
         Failure::usage(
@@ -32,7 +32,7 @@ pub(crate) fn read_profile(path: &Path) -> Outcome<ClientProfile> {
     ClientProfile::read(path).map_err(|error: ProfileError| Failure::usage(error.to_string()))
 }
 
-/// Connects to the cluster that was named.
+/// Connects to the cluster that the options name.
 pub(crate) fn connect(common: &CommonArgs) -> Outcome<ClusterStore> {
     let mut profile = profile(common)?;
     let store = connect_with(&profile)?;
@@ -41,7 +41,7 @@ pub(crate) fn connect(common: &CommonArgs) -> Outcome<ClusterStore> {
         && profile.masters != masters
     {
         profile.masters = masters;
-        // Whoever may not write it asks those that are in it, as before.
+        // If the file is not writable, later commands use its old list of masters.
         let _ = profile.write(path);
     }
     if let Some(path) = &common.cluster {
@@ -50,12 +50,11 @@ pub(crate) fn connect(common: &CommonArgs) -> Outcome<ClusterStore> {
     Ok(store)
 }
 
-/// Between two looks of a process that goes on at the certificate of its profile.
+/// Interval of a long-running process between checks of its profile's certificate.
 const LOOK: Duration = Duration::from_secs(3600);
 
-/// Renews the certificate of the profile at `path` when it is due, now and for as long as this process lives.
-/// It is good for as long again as it was already, so a try that fails is repeated by the next look or the
-/// next command.
+/// Renews the certificate of the profile at `path` when it is due, now and while this process runs. Renewal
+/// is due at half of the lifetime, so a failed try is repeated in time by the next check or command.
 pub(crate) fn keep_renewed(store: &ClusterStore, path: &Path) {
     renew_in_place(store, path);
     let (store, path) = (store.clone(), path.to_owned());
@@ -66,12 +65,12 @@ pub(crate) fn keep_renewed(store: &ClusterStore, path: &Path) {
         }
     };
     if let Err(error) = std::thread::Builder::new().name("profile".into()).spawn(looks) {
-        tracing::debug!(%error, "no thread looks at the certificate of the profile");
+        tracing::debug!(%error, "no thread to renew the certificate of the profile");
     }
 }
 
-/// Renews the certificate of a profile once half of its time is over by the cluster's clock, if the file can
-/// be written. Then uses the certificate in the file, which another process may have renewed.
+/// Renews the certificate of a profile after half of its lifetime by the cluster's clock, if the file is
+/// writable. Then uses the certificate in the file, which another process may have renewed.
 fn renew_in_place(store: &ClusterStore, path: &Path) {
     let Ok(mut profile) = ClientProfile::read(path) else {
         return;
@@ -85,15 +84,15 @@ fn renew_in_place(store: &ClusterStore, path: &Path) {
             Ok(certificate) => {
                 (profile.certificate, profile.key) = (certificate, drawn.key);
                 if let Err(error) = profile.write(path) {
-                    tracing::debug!(%error, "the renewed profile could not be written");
+                    tracing::debug!(%error, "renewed profile not written");
                     return;
                 }
             }
-            Err(error) => tracing::debug!(%error, "the certificate of the profile could not be renewed"),
+            Err(error) => tracing::debug!(%error, "certificate of the profile not renewed"),
         }
     }
     if let Err(error) = store.cluster().replace_certificate(&profile) {
-        tracing::debug!(%error, "the certificate of the profile cannot be used");
+        tracing::debug!(%error, "certificate of the profile rejected");
     }
 }
 
@@ -125,7 +124,7 @@ fn of_connect(error: ConnectError) -> Failure {
                 "{address} closed the connection: it does not accept this profile's certificate; take client.json of its cluster"
             ),
         ),
-        // It answers, and says why not.
+        // The master answers with a reason.
         ConnectError::Masters(error @ CallError::Failed(_)) => of_call(error),
         ConnectError::Tls(error) => Failure::usage(format!("{error}; take client.json of the cluster again")),
         error => Failure::new(
@@ -136,7 +135,7 @@ fn of_connect(error: ConnectError) -> Failure {
     }
 }
 
-/// A handshake that failed, not a machine that is away.
+/// Whether a handshake failed, rather than the connection to the machine.
 fn is_of_certificate(error: &CallError) -> bool {
     let text = error.to_string();
     text.contains("certificate") || text.contains("authority") || text.contains("UnknownIssuer")
@@ -147,7 +146,7 @@ pub(crate) fn as_json(reply: &impl Serialize) -> Outcome<Value> {
     serde_json::to_value(reply).map_err(|error| Failure::plain("malformed", error.to_string()))
 }
 
-/// What a call to the master means.
+/// Maps an error of a call to the master.
 pub(crate) fn of_call(error: CallError) -> Failure {
     if let CallError::OtherRelease(sentence) = error {
         return Failure::plain("malformed", sentence);
@@ -158,7 +157,7 @@ pub(crate) fn of_call(error: CallError) -> Failure {
     of_volume(copal_client::volume_error(error))
 }
 
-/// A word and an exit code for an error of a cluster's volumes.
+/// Exit code and JSON code of a volume error.
 pub(crate) fn word(error: &VolumeError) -> (u8, &'static str) {
     match error {
         VolumeError::NotFound | VolumeError::VolumeGone => (exit::NOT_FOUND, "not_found"),
@@ -179,7 +178,7 @@ pub(crate) fn word(error: &VolumeError) -> (u8, &'static str) {
     }
 }
 
-/// The id that an error is about.
+/// The file id in an error.
 pub(crate) fn fid_of(error: &VolumeError) -> Option<String> {
     match error {
         VolumeError::Exists { fid } | VolumeError::Unknown { fid } => Some(fid.to_string()),
@@ -187,14 +186,14 @@ pub(crate) fn fid_of(error: &VolumeError) -> Option<String> {
     }
 }
 
-/// What an error of a cluster's volumes means for the command.
+/// Maps a volume error to a failure of the command.
 pub(crate) fn of_volume(error: VolumeError) -> Failure {
     let (exit_code, code) = word(&error);
     let sentence = match &error {
         VolumeError::Unknown { fid } => format!(
             "the outcome of file {fid} is unknown: some servers may have it; `copal fs settle VOLUME {fid}` decides it"
         ),
-        VolumeError::NotFound => "not found; `copal fs ls` shows what is there".to_owned(),
+        VolumeError::NotFound => "not found; `copal fs ls` lists volumes and files".to_owned(),
         VolumeError::QuotaExceeded { quota, used, wanted } => format!(
             "the quota of the volume is reached: {} of {} used, {} more wanted; delete something",
             human::bytes(*used),
@@ -206,7 +205,7 @@ pub(crate) fn of_volume(error: VolumeError) -> Failure {
     let mut failure = Failure::new(exit_code, code, sentence);
     failure.more.fid = fid_of(&error);
     if let Some(trace) = copal_client::last_trace().map(copal_client::trace_text) {
-        // Where the servers have something to say about it.
+        // Errors about which the servers' logs have details.
         if matches!(exit_code, exit::FAILURE | exit::DAMAGED | exit::TOO_FEW | exit::UNKNOWN) {
             let sentence = &mut failure.sentence;
             sentence.push_str(&format!("; the servers' logs call this operation {trace}"));
@@ -223,12 +222,12 @@ pub(crate) fn file_as_json(info: &FileInfo) -> Value {
     })
 }
 
-/// Asks the master, or orders something of it.
+/// Sends an administrative request to the master.
 pub(crate) fn administer<R: AdminRequest>(store: &ClusterStore, request: &R) -> Outcome<R::Reply> {
     store.wait(store.cluster().administer(request, TO_CONNECT)).map_err(of_call)
 }
 
-/// The same about a group that may not be there.
+/// Like [`administer`], for a group that may not exist.
 pub(crate) fn administer_group<R: AdminRequest>(
     store: &ClusterStore,
     group: u32,

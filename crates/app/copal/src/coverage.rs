@@ -1,5 +1,5 @@
-//! Adds up what a check looked at: which bytes of the store were held against a sum, which hold nothing, and
-//! whether any byte is neither.
+//! Sums the ranges of a check: bytes that were compared with a checksum, bytes without data, and bytes of
+//! neither kind.
 //!
 //! Not here: where the ranges come from (`copal_object`'s check).
 
@@ -7,7 +7,7 @@ use copal_object::{RangeCoverage, SummedData, UnusedSpace};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, ops::Range};
 
-/// Ranges by start, joined where they touch, and bytes by kind.
+/// Ranges by start, merged where they touch, and bytes by kind.
 #[derive(Debug, Default)]
 pub(crate) struct CoverageReport {
     known: BTreeMap<u64, u64>,
@@ -37,7 +37,7 @@ impl CoverageReport {
         self.known.insert(range.start, range.end);
     }
 
-    /// Ranges of `0..device_bytes` that nothing was said about.
+    /// Ranges of `0..device_bytes` that the check did not report.
     pub(crate) fn gaps(&self, device_bytes: u64) -> Vec<Range<u64>> {
         let mut gaps = Vec::new();
         let mut at = 0;
@@ -64,7 +64,7 @@ impl CoverageReport {
         })
     }
 
-    /// A line per kind.
+    /// One line per kind.
     pub(crate) fn as_text(&self, device_bytes: u64) -> String {
         let lines = |title: &str, kinds: &BTreeMap<&'static str, u64>| {
             let line = |(name, bytes): (&&str, &u64)| format!("  {bytes:>16}  {name}\n");
@@ -79,7 +79,7 @@ impl CoverageReport {
     }
 }
 
-/// One range, for machines.
+/// One range as JSON.
 pub(crate) fn range_as_json(range: &Range<u64>, covered: RangeCoverage) -> Value {
     let (state, what) = match covered {
         RangeCoverage::Summed(what) => ("summed", summed_name(what)),

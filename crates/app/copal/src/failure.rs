@@ -1,4 +1,4 @@
-//! How a command fails: a sentence, a word for machines, an exit code.
+//! Failure of a command: a sentence, a code for programs, an exit code.
 
 use crate::{
     holder_text::{self, HolderFields},
@@ -11,14 +11,14 @@ use copal_volume::VolumeError;
 use serde::Serialize;
 use std::path::Path;
 
-/// The end of a command that did not do what it was asked to; serialized as its JSON line.
+/// The failure that ends a command; serialized as its JSON line.
 #[derive(Debug, Serialize)]
 pub(crate) struct Failure {
-    /// As documented in `--help`.
+    /// Exit code, as documented in `--help`.
     pub(crate) exit_code: u8,
-    /// Short and stable: `wrong_password`.
+    /// Short, stable code: `wrong_password`.
     pub(crate) code: &'static str,
-    /// What happened and what to do.
+    /// Cause and remedy.
     #[serde(rename = "message")]
     pub(crate) sentence: String,
     #[serde(flatten)]
@@ -31,21 +31,21 @@ pub(crate) struct FailureFields {
     /// Processes that use the store.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) holders: Option<Vec<HolderFields>>,
-    /// What a device holds that would be overwritten.
+    /// Content of a device that would be overwritten.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) found: Option<String>,
-    /// The file of a cluster that the failure is about.
+    /// Id of the cluster's file that the failure is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) fid: Option<String>,
-    /// By which the logs of a cluster's servers call the operation.
+    /// Trace id of the operation in the logs of the cluster's servers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) trace: Option<String>,
 }
 
-/// Result of everything in this program.
+/// Result of all fallible functions of this program.
 pub(crate) type Outcome<T> = Result<T, Failure>;
 
-/// Exit codes that this program gives itself; the others come from `copal_backup::Error`.
+/// Exit codes of this program; others come from `copal_backup::Error`.
 pub(crate) mod exit {
     pub(crate) const FAILURE: u8 = 1;
     pub(crate) const USAGE: u8 = 2;
@@ -69,7 +69,7 @@ impl Failure {
         Failure { exit_code, code, sentence: sentence.into(), more: Box::default() }
     }
 
-    /// Somebody else is using the store at `path`.
+    /// Another process is using the store at `path`.
     pub(crate) fn busy(path: &Path) -> Failure {
         let holders = holders(path);
         let who = match holder_text::as_text(&holders) {
@@ -89,29 +89,28 @@ impl Failure {
         failure
     }
 
-    /// The words of the command line make no sense.
+    /// Invalid arguments.
     pub(crate) fn usage(sentence: impl Into<String>) -> Failure {
         Failure::new(exit::USAGE, "usage", sentence)
     }
 
-    /// A plain failure.
+    /// A failure with exit code 1.
     pub(crate) fn plain(code: &'static str, sentence: impl Into<String>) -> Failure {
         Failure::new(exit::FAILURE, code, sentence)
     }
 
-    /// The store is open for reading only.
+    /// The store is open read-only.
     pub(crate) fn read_only(sentence: impl Into<String>) -> Failure {
         Failure::new(exit::DENIED, "read_only", sentence)
     }
 
-    /// The operation was interrupted, whatever it says itself: a source that was told to stop
-    /// reports a failed read.
+    /// Replaces the failure of an interrupted operation: a source that was stopped reports a failed read.
     pub(crate) fn or_interrupted(self, interrupted: bool) -> Failure {
         if interrupted && self.exit_code != exit::INTERRUPTED {
             return Failure::new(
                 exit::INTERRUPTED,
                 "cancelled",
-                "interrupted; the store is consistent, what finished backups hold is kept, run the command again",
+                "interrupted; the store is consistent and keeps the data of finished backups, run the command again",
             );
         }
         self
@@ -122,7 +121,7 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         let sentence = match &error {
             Error::Cancelled { kept_bytes: Some(0) } => {
-                "interrupted; what earlier backups stored is kept and nothing had come to it, run the command again"
+                "interrupted; data of earlier backups is kept and nothing was added to it, run the command again"
                     .to_owned()
             }
             Error::Cancelled {
@@ -164,15 +163,15 @@ mod tests {
     use super::*;
 
     /// Symptom: `interrupted; 16961536 bytes already stored are kept`.
-    /// Cause: the library's number was printed as it is.
-    /// Fix: a size is written the way people read one.
+    /// Cause: the number of the library was printed without a unit.
+    /// Fix: sizes are printed in human-readable form.
     #[test]
     fn an_interrupted_backup_says_what_is_kept_in_the_units_of_people() {
         let failure = Failure::from(Error::Cancelled { kept_bytes: Some(16_961_536) });
         assert_eq!(failure.exit_code, exit::INTERRUPTED);
         assert!(failure.sentence.contains("; 17.0 MB already stored"), "{}", failure.sentence);
-        // Symptom: `0 B already stored are kept` beside all that an earlier try had stored.
-        // Cause: the number is of this try. Fix: nothing new is said in words.
+        // Symptom: `0 B already stored are kept`, although an earlier try had stored data.
+        // Cause: the number counts this try only. Fix: for zero there is a sentence without a number.
         let nothing = Failure::from(Error::Cancelled { kept_bytes: Some(0) });
         assert!(nothing.sentence.starts_with("interrupted; "));
         assert!(!nothing.sentence.contains("0 B"), "{}", nothing.sentence);

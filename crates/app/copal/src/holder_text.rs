@@ -1,16 +1,16 @@
-//! Who has a store locked, in words and as JSON.
+//! Processes that hold a store's lock, as text and as JSON.
 
 use crate::human;
 use copal_node::LockHolder;
 use serde::Serialize;
 
-/// All of them in words; empty when none is known.
+/// All holders as text; empty if none is known.
 pub(crate) fn as_text(holders: &[LockHolder]) -> String {
     let words: Vec<String> = holders.iter().map(in_words).collect();
     words.join(" and ")
 }
 
-/// One of them for machines.
+/// One holder as JSON.
 #[derive(Debug, Serialize)]
 pub(crate) struct HolderFields {
     pid: u32,

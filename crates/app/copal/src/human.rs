@@ -1,4 +1,4 @@
-//! Numbers and times the way people read and write them. Units are decimal: MB = 10^6 bytes.
+//! Numbers and times in human-readable form. Units are decimal: MB = 10^6 bytes.
 
 use copal_backup::is_deceptive;
 use jiff::{Timestamp, tz::TimeZone};
@@ -20,7 +20,7 @@ pub(crate) fn bytes(count: u64) -> String {
     }
 }
 
-/// A duration in words that fit its size: `0.42 s`, `3m07s`, `2h05m`.
+/// A duration with a suitable unit: `0.42 s`, `3m07s`, `2h05m`.
 pub(crate) fn seconds(value: f64) -> String {
     let whole = value as u64;
     match whole {
@@ -30,7 +30,7 @@ pub(crate) fn seconds(value: f64) -> String {
     }
 }
 
-/// As [`seconds`] for what is known to the second: `7 s`, `3m07s`.
+/// Like [`seconds`] for whole seconds: `7 s`, `3m07s`.
 pub(crate) fn age(whole_seconds: u64) -> String {
     match whole_seconds {
         0..60 => format!("{whole_seconds} s"),
@@ -62,13 +62,12 @@ fn timestamp(ms: u64) -> Timestamp {
     i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok()).unwrap_or(Timestamp::MAX)
 }
 
-/// Text as one line that a terminal shows and does not obey: control characters and marks that turn the
-/// direction of writing round are escaped.
+/// Text as one line with escapes for control characters and for marks that change the direction of writing.
 pub(crate) fn visible(text: &str) -> Cow<'_, str> {
     escaped(text, is_deceptive)
 }
 
-/// The same for text of several lines.
+/// Like [`visible`], for text of several lines.
 pub(crate) fn visible_lines(text: &str) -> Cow<'_, str> {
     escaped(text, |c| c != '\n' && is_deceptive(c))
 }
@@ -139,7 +138,7 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     Ok(result as u64)
 }
 
-/// A share of something, `0.1%` or `5%`, in millionths.
+/// Parses a share such as `0.1%` or `5%`; returns millionths.
 pub(crate) fn parse_share(text: &str) -> Result<u32, String> {
     let number = text.strip_suffix('%').and_then(|digits| digits.trim().parse::<f64>().ok());
     let millionths = number.map_or(-1.0, |percent| percent * 10_000.0);
@@ -149,8 +148,8 @@ pub(crate) fn parse_share(text: &str) -> Result<u32, String> {
     Ok(millionths.ceil() as u32)
 }
 
-/// Columns of text, a row each whatever is in it, left-aligned unless every cell of a column below its title
-/// is a number of some kind.
+/// A table with one row per entry. A column is left-aligned unless every cell below its title begins with a
+/// number.
 pub(crate) fn table(titles: &[&str], rows: &[Vec<String>]) -> String {
     let rows: Vec<Vec<Cow<'_, str>>> =
         rows.iter().map(|row| row.iter().map(|cell| visible(cell)).collect()).collect();
@@ -239,7 +238,7 @@ mod tests {
 
     /// Symptom: a VM called `web\u{1b}[2J` emptied the terminal that listed it, one with a line break forged
     /// a row.
-    /// Cause: what is stored was written as it is. Fix: what a terminal would obey is escaped.
+    /// Cause: stored text was printed unescaped. Fix: control characters are escaped.
     #[test]
     fn what_a_terminal_would_obey_is_shown() {
         assert_eq!(visible("Büro: база"), "Büro: база");

@@ -1,8 +1,9 @@
-//! The `copal` command: words in, one operation on a repository, words and an exit code out.
+//! The `copal` command: parses the arguments, runs one operation, and prints a result or a failure with an
+//! exit code.
 //!
 //! Invariants
-//! - Every failure is one sentence that says what to do, and one of the exit codes of `--help`.
-//! - Standard output carries results (with `--json` nothing but JSON lines), standard error the rest.
+//! - Every failure is one sentence with the remedy, and has one of the exit codes of `--help`.
+//! - Standard output carries results (with `--json` only JSON lines), standard error the rest.
 //!
 //! Not here: any backup logic (`copal-backup`).
 
@@ -55,7 +56,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Success, if whoever asked could be told.
+/// Success, unless standard output did not take the result.
 fn end_well() -> ExitCode {
     match stdout::failure() {
         None => ExitCode::SUCCESS,
@@ -66,10 +67,10 @@ fn end_well() -> ExitCode {
     }
 }
 
-/// Help, version, and words that make no sense (exit code 2, as JSON too when that was asked for).
+/// Prints help, version, or an error of the arguments (exit code 2, also as JSON if requested).
 fn refuse_words(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
-        // Help and version are what was asked for.
+        // Help and version are results.
         match (stdout::is_closed(), error.print()) {
             (true, _) => stdout::note(&std::io::Error::other("it is closed")),
             (false, Err(failed)) => stdout::note(&failed),
@@ -77,7 +78,7 @@ fn refuse_words(error: &clap::Error) -> ExitCode {
         }
         return end_well();
     }
-    // Nothing can be done about a terminal that went away.
+    // A failed write to the terminal cannot be reported.
     let _ = error.print();
     if std::env::args_os().any(|word| word == "--json") {
         CommandOutput::new(true, true).exit_error(&Failure::usage(complaint(&error.to_string())));
@@ -85,18 +86,18 @@ fn refuse_words(error: &clap::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// What is wrong with the words, in one sentence: all that stands before the usage.
+/// The error of the arguments as one sentence: all text before the usage.
 fn complaint(text: &str) -> String {
     let lines = text.lines().map(str::trim).take_while(|line| !line.is_empty());
     let text = lines.collect::<Vec<_>>().join(" ");
     let sentence = text.trim_start_matches("error: ");
-    format!("{sentence}; `copal --help` and the command's own --help show what can be said")
+    format!("{sentence}; `copal --help` and the command's own --help show the valid arguments")
 }
 
-/// A store that cannot grow ends the command with a sentence of its own.
+/// A store that cannot grow ends the command with its own sentence, so its log line is suppressed.
 const DEFAULT_LOG: &str = "warn,copal_object::resize::grow=error";
 
-/// Warnings and errors of the libraries on standard error; `COPAL_LOG` shows more.
+/// Logs warnings and errors of the libraries to standard error; `COPAL_LOG` sets another filter.
 fn start_logging() {
     use tracing_subscriber::EnvFilter;
     let filter = EnvFilter::try_from_env("COPAL_LOG").unwrap_or_else(|_| EnvFilter::new(DEFAULT_LOG));

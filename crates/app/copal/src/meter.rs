@@ -1,7 +1,7 @@
-//! Progress of an operation, shown by a thread of its own.
+//! Displays the progress of an operation from its own thread.
 //!
-//! The operation adds to counters; the thread looks at them: ten times a second for a bar, once a
-//! second for JSON, every few seconds for plain lines.
+//! The operation adds to counters. The thread displays them: ten times a second as a bar, once a second as
+//! JSON, every five seconds as plain lines.
 
 use crate::{
     human,
@@ -20,7 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Receives progress and shows it until dropped.
+/// Receives progress, and displays it until it is dropped.
 pub(crate) struct ProgressMeter {
     display: Arc<MeterDisplay>,
     shower: Option<JoinHandle<()>>,
@@ -95,7 +95,7 @@ impl ProgressMeter {
         let shower = (style != ProgressStyle::None).then(|| {
             let display = Arc::clone(&display);
             let shower = std::thread::Builder::new().name("progress".to_owned());
-            // Without a thread nothing is shown, and the work goes on.
+            // Without a thread nothing is displayed, and the work continues.
             shower.spawn(move || display.show()).ok()
         });
         let shower = shower.flatten();
@@ -154,11 +154,12 @@ fn set_style(bar: &ProgressBar, stage: Stage, total: u64) {
         (false, true) => "{spinner} {msg} {decimal_bytes}, {decimal_bytes_per_sec}{prefix}",
         (false, false) => "{spinner} {msg} {pos}{prefix}",
     };
-    // The templates are ours; one that does not parse would only cost the bar its looks.
+    // The templates are constants; an invalid one would only cost the bar its style.
     if let Ok(style) = BarStyle::with_template(template) {
         bar.set_style(style.progress_chars("=> "));
     }
-    // Behind the style: each of them may draw, and the old stage's words do not fit the new one's numbers.
+    // Reset after the style is set: each step may draw, and the old stage's text does not fit the new one's
+    // numbers.
     bar.reset();
     bar.set_length(total);
 }
@@ -173,7 +174,7 @@ impl MeterDisplay {
         let mut next = Instant::now() + step;
         let mut state = self.state.lock();
         while !state.ended {
-            // Shorter steps than the showing takes, so that an interruption is answered at once.
+            // Wait in steps shorter than the display interval, so that an interruption is answered at once.
             let until = next.min(Instant::now() + Duration::from_millis(200));
             self.wake.wait_until(&mut state, until);
             if self.cancel.is_cancelled() && !state.told_interrupted {
@@ -232,7 +233,7 @@ fn line(stage: Stage, state: &StageProgress, done: u64, stored: u64, seconds: f6
         line.push_str(&format!(
             " of {} ({:.0} %)",
             count(state.total),
-            // A disk that is written meanwhile may have more to read than was told.
+            // A disk that is written during the backup may have more to read than was announced.
             (done as f64 * 100.0 / state.total as f64).min(100.0)
         ));
     }
@@ -247,7 +248,7 @@ fn line(stage: Stage, state: &StageProgress, done: u64, stored: u64, seconds: f6
     line
 }
 
-/// What deduplication and compression save so far.
+/// Share that deduplication and compression have saved so far.
 fn savings(stage: Stage, done: u64, stored: u64) -> String {
     if stage != Stage::Read || done == 0 {
         return String::new();
@@ -256,7 +257,7 @@ fn savings(stage: Stage, done: u64, stored: u64) -> String {
     format!(", stored {stored_words} ({})", saved(stage, done, stored).trim_start_matches(", "))
 }
 
-/// The same as a share: a bar has one line.
+/// The same as a short share, since a bar has one line.
 fn saved(stage: Stage, done: u64, stored: u64) -> String {
     if stage != Stage::Read || done == 0 {
         return String::new();
@@ -277,8 +278,8 @@ mod tests {
         assert_eq!(savings(Stage::Read, 0, 0), "");
     }
 
-    /// Symptom: `103 %` of a disk that was written while it was read.
-    /// Cause: what is to be read is told before it is read. Fix: there is no more than all of it.
+    /// Symptom: `103 %` of a disk that was written during the read.
+    /// Cause: the total is announced before the read. Fix: the share is at most 100 %.
     #[test]
     fn more_than_was_told_is_all_of_it() {
         let state = StageProgress {

@@ -1,4 +1,4 @@
-//! What a command says: JSON lines for machines, text for people.
+//! Output of a command: JSON lines for programs, text for people.
 //!
 //! A JSON line is `{"v":1,"message_type":T, ...}` with T one of `status`, `verbose`, `item`, `summary`,
 //! `error`, `exit_error`; version 1 gains fields and never loses one.
@@ -26,11 +26,11 @@ pub(crate) struct CommandOutput {
 /// How progress is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProgressStyle {
-    /// Not at all.
+    /// No progress.
     None,
-    /// A bar that moves, on standard error.
+    /// An animated bar on standard error.
     Bar,
-    /// A line now and then, on standard error.
+    /// A line every few seconds on standard error.
     Lines,
     /// `status` messages on standard output.
     Json,
@@ -54,7 +54,7 @@ impl CommandOutput {
         }
     }
 
-    /// One JSON line; `fields` is an object, whose fields are printed in the order of the alphabet.
+    /// Prints a JSON line; `fields` is an object, whose fields are printed in alphabetical order.
     pub(crate) fn message(self, message_type: &str, fields: impl Serialize) {
         if !self.json {
             return;
@@ -63,20 +63,20 @@ impl CommandOutput {
             Ok(fields) => escape_json(&fields.to_string()),
             Err(error) => return stdout::note(&error.into()),
         };
-        // Version and type first, so that a line can be told by its beginning.
+        // Version and type come first, so that the beginning of a line identifies it.
         let fields = fields.trim_start_matches('{');
         let comma = if fields == "}" { "" } else { "," };
         write_out(&format!("{{\"v\":{JSON_VERSION},\"message_type\":\"{message_type}\"{comma}{fields}\n"));
     }
 
-    /// What became of the work: its JSON line, or its text, which is not wanted by who wants quiet.
+    /// Prints the result of an operation: its JSON line, or its text unless `--quiet` was given.
     pub(crate) fn summary(self, fields: impl Serialize, text: impl FnOnce() -> String) {
         if self.json || !self.quiet {
             self.answer(fields, text);
         }
     }
 
-    /// What was asked for: its JSON line, or its text.
+    /// Prints requested data: its JSON line, or its text.
     pub(crate) fn answer(self, fields: impl Serialize, text: impl FnOnce() -> String) {
         if self.json {
             self.message("summary", fields);
@@ -85,14 +85,14 @@ impl CommandOutput {
         }
     }
 
-    /// A line of what goes on, for people who look.
+    /// Prints a line about the work in progress, as text only.
     pub(crate) fn line(self, sentence: &str) {
         if !self.json && !self.quiet {
             write_out(&format!("{}\n", visible(sentence)));
         }
     }
 
-    /// Something worth knowing that is not the result.
+    /// Prints information beside the result.
     pub(crate) fn notice(self, sentence: &str) {
         self.message("verbose", json!({ "message": sentence }));
         if !self.json && !self.quiet {
@@ -100,7 +100,7 @@ impl CommandOutput {
         }
     }
 
-    /// Something wrong that does not end the command.
+    /// Prints an error that does not end the command.
     pub(crate) fn error(self, fields: impl Serialize, sentence: &str) {
         self.message("error", fields);
         if !self.json {
@@ -108,7 +108,7 @@ impl CommandOutput {
         }
     }
 
-    /// The end of a command that failed.
+    /// Prints the failure that ends the command.
     pub(crate) fn failure(self, failure: &Failure) {
         self.exit_error(failure);
         write_err(&format!("copal: {}\n", visible(&failure.sentence)));
@@ -119,19 +119,20 @@ impl CommandOutput {
         self.message("exit_error", failure);
     }
 
-    /// A warning about something that does not end the command.
+    /// Prints a warning.
     pub(crate) fn warning(self, warning: &str) {
         let fields = json!({ "code": "warning", "message": warning });
         self.error(fields, &format!("warning: {warning}"));
     }
 }
 
-/// What a terminal would obey stands in strings only, where JSON has an escape for it.
+/// Escapes characters that control a terminal. They occur inside JSON strings only, where JSON has an escape
+/// for them.
 fn escape_json(line: &str) -> String {
     let mut out = String::with_capacity(line.len());
     for c in line.chars() {
         match is_deceptive(c) {
-            // All of them lie below 2^16.
+            // All of them are below 2^16.
             true => out.push_str(&format!("\\u{:04x}", c as u32)),
             false => out.push(c),
         }
@@ -139,12 +140,12 @@ fn escape_json(line: &str) -> String {
     out
 }
 
-/// To standard output; one that takes no more makes the command fail at its end.
+/// Writes to standard output; after a failed write the command fails at its end.
 pub(crate) fn write_out(text: &str) {
     stdout::write(text);
 }
 
-/// Standard error has nobody to complain to.
+/// Writes to standard error; failures are ignored, since they cannot be reported.
 pub(crate) fn write_err(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }

@@ -1,4 +1,4 @@
-//! Where the password comes from: a file, the environment, or a person at a terminal. Or a key in its place.
+//! Source of the password or key: a file, the environment, or a prompt at the terminal.
 //!
 //! Order: `--key` (or `COPAL_KEY_FILE`), `--password-file` (or `COPAL_PASSWORD_FILE`), `COPAL_PASSWORD`, a
 //! prompt. Never the command line itself, which every process of the machine can read.
@@ -11,7 +11,7 @@ use copal_backup::{RoleKey, Unlock};
 use std::{io::IsTerminal, path::Path};
 use zeroize::Zeroizing;
 
-/// Password files longer than this are something else.
+/// Longest password file.
 const FILE_BYTES: u64 = 64 << 10;
 
 fn failure(sentence: impl Into<String>) -> Failure {
@@ -44,7 +44,7 @@ pub(crate) fn for_init(common: &CommonArgs) -> Outcome<Unlock> {
     Ok(Unlock::Password(refuse_empty(password)?))
 }
 
-/// What opens an existing repository; `encrypted` is what the store says about itself.
+/// The credential for an existing repository; `encrypted` comes from the store.
 pub(crate) fn for_open(common: &CommonArgs, encrypted: bool) -> Outcome<Unlock> {
     if common.key.is_some() && common.insecure_no_password {
         return Err(Failure::usage(
@@ -54,8 +54,8 @@ pub(crate) fn for_open(common: &CommonArgs, encrypted: bool) -> Outcome<Unlock> 
     if common.insecure_no_password {
         return Ok(Unlock::Insecure);
     }
-    // Whoever has a password, configured or in mind, must not be served a store that somebody exchanged for
-    // one in clear: the next backup would lie open in it.
+    // A user with a password must not use a store that an attacker replaced by an unencrypted one: the next
+    // backup would be readable in it.
     if !encrypted {
         return Err(Failure::new(
             exit::PASSWORD,
@@ -79,7 +79,7 @@ pub(crate) fn for_open(common: &CommonArgs, encrypted: bool) -> Outcome<Unlock> 
     Ok(Unlock::Password(prompt("password of the repository: ")?))
 }
 
-/// A password given without asking anybody.
+/// The configured password, without a prompt.
 fn configured(common: &CommonArgs) -> Outcome<Option<Zeroizing<String>>> {
     if let Some(path) = &common.password_file {
         return read_file(path).and_then(refuse_empty).map(Some);

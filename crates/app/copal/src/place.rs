@@ -1,4 +1,4 @@
-//! Where a repository is: in a store of this machine, or in a cluster.
+//! Location of a repository: a store of this machine, or a volume of a cluster.
 
 use crate::{
     arguments::CommonArgs,
@@ -11,15 +11,15 @@ use copal_node::StoreLocation;
 use copal_volume::split_path;
 use std::path::{Path, PathBuf};
 
-/// What a repository in a cluster begins with: copal://HOST:PORT/PATH, and ?profile=FILE if that is not said
-/// elsewhere.
+/// Prefix of a repository in a cluster: copal://HOST:PORT/PATH, with ?profile=FILE if no option or variable
+/// names the profile.
 const SCHEME: &str = "copal://";
-/// What the name of a profile follows.
+/// Separator before the name of a profile.
 pub(crate) const PROFILE: &str = "?profile=";
 
-/// See the module.
+/// Location of a repository.
 pub(crate) enum RepositoryPlace {
-    /// A directory, or a block device.
+    /// A directory or a block device.
     Store(StoreLocation),
     /// Volumes of a cluster.
     Cluster(ClusterPlace),
@@ -28,18 +28,18 @@ pub(crate) enum RepositoryPlace {
 /// A repository in a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ClusterPlace {
-    /// A master: host:port.
+    /// Address of a master, host:port.
     pub(crate) master: String,
     /// Path of the volume that holds the repository.
     pub(crate) path: String,
-    /// The profile of the cluster, if the place names one.
+    /// Profile of the cluster, if the address names one.
     pub(crate) profile: Option<PathBuf>,
 }
 
 impl ClusterPlace {
-    /// The place that was named, if it is one in a cluster.
+    /// Parses an address in a cluster; `None` for a local path.
     /// # Errors
-    /// It begins like one and is none.
+    /// The text has the prefix of an address, but is not a valid one.
     pub(crate) fn parse(named: &Path) -> Outcome<Option<ClusterPlace>> {
         let text = named.to_string_lossy();
         let Some(rest) = text.strip_prefix(SCHEME) else {
@@ -70,9 +70,9 @@ impl ClusterPlace {
         Ok(Some(ClusterPlace { master: master.to_owned(), path: path.to_owned(), profile }))
     }
 
-    /// Connects, and shows the volumes below the path as a store.
+    /// Connects to the cluster; the volumes below the path become the store.
     /// # Errors
-    /// No profile, no master, or options that only a store of this machine has.
+    /// Missing profile, no master, or options that only a store of this machine has.
     pub(crate) fn connect(&self, common: &CommonArgs) -> Outcome<ClusterStore> {
         if common.store_limit.is_some() {
             return Err(Failure::usage(
@@ -94,8 +94,7 @@ impl ClusterPlace {
     }
 }
 
-/// A repository at an address of a kind that this release does not know; a directory of that name is not what
-/// was meant.
+/// The failure for an address whose scheme this release does not know; such a text is not taken for a path.
 fn unknown_scheme(named: &str, scheme: &str) -> Failure {
     Failure::usage(format!(
         "{named} names no repository: there are no repositories at {scheme}:, and one in a cluster is written {SCHEME}HOST:PORT/PATH; \
@@ -104,7 +103,7 @@ fn unknown_scheme(named: &str, scheme: &str) -> Failure {
 }
 
 impl RepositoryPlace {
-    /// Where the repository is that was named.
+    /// Finds the repository that the options name.
     pub(crate) fn find(common: &CommonArgs) -> Outcome<RepositoryPlace> {
         let named = common.repository()?;
         match ClusterPlace::parse(named)? {
@@ -113,7 +112,7 @@ impl RepositoryPlace {
         }
     }
 
-    /// Whether a file or device is part of the repository's store, or shares bytes with it.
+    /// Whether a file or device is part of the repository's store or shares bytes with it.
     pub(crate) fn holds(&self, path: &Path) -> bool {
         match self {
             RepositoryPlace::Store(location) => location.holds(path),
@@ -121,7 +120,7 @@ impl RepositoryPlace {
         }
     }
 
-    /// Bytes the store takes on its file system; `None` where that is not known.
+    /// Bytes that the store uses on its file system; `None` if unknown.
     pub(crate) fn allocated_bytes(&self) -> Option<u64> {
         match self {
             RepositoryPlace::Store(location) => location.allocated_bytes(),
@@ -149,8 +148,8 @@ mod tests {
         for broken in ["copal://host/vms", "copal://host:7400", "copal://host:7400/", "copal://host:x/y"] {
             assert!(parse(broken).is_err(), "{broken}");
         }
-        // Symptom: `--repo s3://b/x` made a local directory and said success. Cause: what is no copal:// was
-        // a path. Fix: a word that begins like an address is refused.
+        // Symptom: `--repo s3://b/x` created a local directory and reported success. Cause: every text
+        // without copal:// was a path. Fix: a text with an unknown scheme is refused.
         for other in ["s3://b/x", "sftp://h/x", "copal:/x", "COPAL://h:7400/v", "file:///x"] {
             let failure = parse(other).unwrap_err();
             assert_eq!(failure.exit_code, crate::failure::exit::USAGE, "{other}");

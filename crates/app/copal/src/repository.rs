@@ -1,7 +1,7 @@
-//! A repository on the stack of layers below it: the stack is opened first and closed last.
+//! Opens and closes a repository with the layers below it: the layers open first and close last.
 //!
-//! Commands that only read open the file without the right to write: many may run at once, also on
-//! a read-only medium.
+//! Commands that only read open the file without write access: many can run at once, also on a read-only
+//! medium.
 
 use crate::{
     arguments::{CommonArgs, InitArgs},
@@ -22,25 +22,25 @@ use std::{
     sync::Arc,
 };
 
-/// An open repository with everything below it.
+/// An open repository and the layers below it.
 pub(crate) struct OpenRepository {
-    /// The repository; taken away before the layers below are closed.
+    /// The repository; dropped before the layers below are closed.
     repository: Option<Arc<Repository>>,
     ground: RepositoryStore,
-    /// Where a repository in a cluster has its index, if not in memory.
+    /// Index store of a repository in a cluster, if the index is not in memory.
     cache: Option<Box<Stack>>,
     trace: Option<GetTrace>,
 }
 
-/// What a repository stands on.
+/// Store below a repository.
 enum RepositoryStore {
     /// A store of this machine.
     Store(Box<Stack>),
-    /// A cluster, with the right to write in it where that is wanted.
+    /// A cluster, with the writer lease if the command writes.
     Cluster(ClusterStore),
 }
 
-/// Look-ups of the engine that are being written down.
+/// Recording of look-ups in the engine.
 struct GetTrace {
     kv: copal_kv::Store,
     file: PathBuf,
@@ -69,8 +69,8 @@ impl GetTrace {
     }
 }
 
-/// A new file for this user alone: ids of chunks tell who knows a disk what is in the repository. What has
-/// the name already, a link too, is left alone.
+/// Creates a new file that only this user can read: chunk ids tell an owner of a disk whether the repository
+/// holds it. An existing file or link under the name is left alone.
 pub(crate) fn create_private(path: &Path) -> std::io::Result<File> {
     let mut options = File::options();
     options.write(true).create_new(true).mode(0o600).open(path)
@@ -96,7 +96,7 @@ impl OpenRepository {
         }
     }
 
-    /// The store below the repository; `None`: it is in a cluster.
+    /// The store below the repository; `None` for a repository in a cluster.
     pub(crate) fn store(&self) -> Option<&Stack> {
         match &self.ground {
             RepositoryStore::Store(stack) => Some(stack),
@@ -111,12 +111,12 @@ impl OpenRepository {
 
     /// The repository, for threads that end before it is closed.
     pub(crate) fn shared(&self) -> &Arc<Repository> {
-        // Taken away by `close` only, which consumes self.
+        // Only `close` takes it, and `close` consumes self.
         self.repository.as_ref().expect("present until closed")
     }
 
-    /// Closes everything from the top down, durably. A store that a prune has made small stays so: what this
-    /// command had to have and no longer needs goes back, too.
+    /// Closes all layers from the top down, durably. If a prune has shrunk the store, the extra space of this
+    /// command is returned too.
     pub(crate) fn close(self) -> Outcome<()> {
         if self.store().is_some_and(Stack::was_shrunk) {
             return self.close_and_shrink().map(drop);
@@ -124,11 +124,10 @@ impl OpenRepository {
         self.close_after(|_| ()).map(drop)
     }
 
-    /// As [`OpenRepository::close`], and gives the file system what is free in the store by then.
+    /// Like [`OpenRepository::close`], and returns the free space of the store to the file system.
     pub(crate) fn close_and_shrink(self) -> Outcome<ShrinkReport> {
         self.close_after(|objects| {
-            // What fails here is asked for again by the next prune, and told by the store's own close if it
-            // matters.
+            // The next prune retries a failure here; the close of the store reports it if it matters.
             objects.shrink().unwrap_or_else(|error| {
                 if !matches!(error, StoreError::Fenced) {
                     tracing::warn!("the store's file stays as large as it is: {error}");
@@ -154,7 +153,7 @@ impl OpenRepository {
     }
 }
 
-/// Makes a repository. Nothing is left behind on failure.
+/// Creates a repository. On failure nothing is left behind.
 pub(crate) fn init(
     common: &CommonArgs,
     init: &InitArgs,
@@ -205,7 +204,7 @@ fn init_in_cluster(
     Ok(OpenRepository::in_cluster(store, repository))
 }
 
-/// One process at a time writes to a repository.
+/// Takes the writer lease: one process at a time writes to a repository.
 fn take_lease(store: &mut ClusterStore, place: &ClusterPlace, patience: &Patience) -> Outcome<()> {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let holder = format!("process {} on {host}", std::process::id());
@@ -222,7 +221,7 @@ fn take_lease(store: &mut ClusterStore, place: &ClusterPlace, patience: &Patienc
     })
 }
 
-/// Opens the repository for what the command wants to do.
+/// Opens the repository with the access that the command needs.
 pub(crate) fn open(common: &CommonArgs, access: Access, patience: &Patience) -> Outcome<OpenRepository> {
     let location = match RepositoryPlace::find(common)? {
         RepositoryPlace::Store(location) => location,
@@ -238,7 +237,7 @@ pub(crate) fn open(common: &CommonArgs, access: Access, patience: &Patience) -> 
     OpenRepository::of(stack, repository, common)
 }
 
-/// Opens a repository of this machine for reading once more, with keys that were kept.
+/// Opens a local repository again for reading, with the keys of an earlier opening.
 pub(crate) fn open_kept(common: &CommonArgs, key: &KeptKey, patience: &Patience) -> Outcome<OpenRepository> {
     let RepositoryPlace::Store(location) = RepositoryPlace::find(common)? else {
         return Err(Failure::plain("store", "a repository in a cluster stays open"));
@@ -256,7 +255,7 @@ pub(crate) fn open_kept(common: &CommonArgs, key: &KeptKey, patience: &Patience)
     })
 }
 
-/// As [`open`] for writing; what a repository in a cluster is found by lies in a store in `directory`, not in
+/// Like [`open`] for writing; the index of a repository in a cluster is in a store in `directory` instead of
 /// memory.
 pub(crate) fn open_with_cache(
     common: &CommonArgs,
@@ -282,7 +281,7 @@ fn open_in_cluster(
 ) -> Outcome<OpenRepository> {
     let mut store = place.connect(common)?;
     let repository = open_on(common, Arc::new(store.clone()), index)?;
-    // In a fleet many write at once, and who writes a VM is settled by its log.
+    // In a fleet many processes write at once; the log of a VM decides which of them writes that VM.
     if access == Access::Write && !repository.info().layout.is_fleet() {
         take_lease(&mut store, place, patience)?;
     }

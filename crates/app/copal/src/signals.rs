@@ -1,5 +1,5 @@
-//! Ctrl-C and SIGTERM: the first asks the operation to stop where the store is consistent, a later one ends
-//! the process at once (the store survives that too, by its own recovery).
+//! Handling of Ctrl-C and SIGTERM. The first asks the operation to stop where the store is consistent. A
+//! later one ends the process at once, which the store survives by its own recovery.
 
 use crate::failure::{Failure, Outcome, exit};
 use copal_backup::CancelFlag;
@@ -14,24 +14,24 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What comes so soon behind the first signal asks for the same: `timeout` signals its child and then its
-/// group, and Ctrl-C reaches the servers of `copal serve` from the terminal and from their parent.
+/// Signals within this time after the first count as the same request: `timeout` signals its child and then
+/// its group, and Ctrl-C reaches the servers of `copal serve` from the terminal and from their parent.
 const SAME: Duration = Duration::from_millis(500);
-/// The thread only waits.
+/// The thread only waits, so a small stack suffices.
 const STACK_BYTES: usize = 64 << 10;
 
 const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
-/// A write beyond the largest file that this process may have (ulimit -f) is an error from here on, as on a
-/// full disk, and ends no process.
+/// Turns a write beyond the file size limit of this process (ulimit -f) into an error, as on a full disk,
+/// instead of a fatal signal.
 pub(crate) fn outlive_file_limits() {
-    // A handler, since programs that are started would inherit an ignored signal. Where it cannot be set
-    // nothing changes.
+    // A handler, since child processes would inherit an ignored signal. If it cannot be set, the default
+    // remains.
     let _ = flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
 }
 
-/// Catches the signals from here on; the flag is raised by the first of them, in its handler: whoever fails
-/// behind it, since the reader of a pipe was told as well, knows that it was interrupted.
+/// Catches the signals from now on. The handler of the first raises the flag. So code that fails afterwards,
+/// for example because a pipe's reader got the signal as well, sees the interruption.
 pub(crate) fn catch() -> Outcome<CancelFlag> {
     let raised = Arc::new(AtomicBool::new(false));
     for signal in SIGNALS {

@@ -1,12 +1,12 @@
-//! Standard input that stops waiting when the user interrupts.
+//! Standard input whose blocked reads end when the user interrupts.
 //!
-//! A blocked read on a pipe is not ended by a signal, so we wait with `poll` in short steps.
+//! A signal does not end a blocked read on a pipe, so reads wait with `poll` in short steps.
 
 use copal_backup::CancelFlag;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::io::{self, Read};
 
-/// Reads file 0 until the flag is raised; then every read fails.
+/// Reads descriptor 0 until the flag is raised; then every read fails.
 pub(crate) struct InterruptibleStdin {
     cancel: CancelFlag,
     inner: io::Stdin,
@@ -28,9 +28,10 @@ impl Read for InterruptibleStdin {
             let mut files = [PollFd::new(&self.inner, PollFlags::IN)];
             match rustix::event::poll(&mut files, Some(&STEP)) {
                 Ok(0) | Err(rustix::io::Errno::INTR) => {}
-                // The end of the pipe may be how we were interrupted: then it is not the end of a disk.
+                // The interruption may also have ended the pipe's writer: then the end of the pipe is not the
+                // end of a disk.
                 Ok(_) if self.cancel.is_cancelled() => {}
-                // Below the buffer of `io::Stdin`, which `poll` would not see.
+                // Reads below the buffer of `io::Stdin`, which `poll` would not see.
                 Ok(_) => return Ok(rustix::io::read(&self.inner, &mut *buf)?),
                 Err(error) => return Err(error.into()),
             }

@@ -1,6 +1,6 @@
-//! What it means for a command that a process got no store to work on.
+//! Maps errors of opening a store to failures of the command.
 //!
-//! Not here: what can go wrong (`copal_node::NodeError`).
+//! Not here: the errors themselves (`copal_node::NodeError`).
 
 use crate::{
     failure::{Failure, exit},
@@ -79,7 +79,7 @@ fn not_found(directory: &Path, found: MissingStore) -> Failure {
     Failure::new(exit::NO_REPOSITORY, "no_repository", sentence)
 }
 
-/// What a file or device that does not open means for the command.
+/// Maps an error of opening a file or device.
 fn of_device(path: &Path, error: copal_device::DeviceOpenError) -> Failure {
     use copal_device::DeviceOpenError;
     let name = path.display();
@@ -108,7 +108,7 @@ fn of_device(path: &Path, error: copal_device::DeviceOpenError) -> Failure {
     }
 }
 
-/// What a system error means, which names no case of its own.
+/// Maps a system error without a case of its own.
 fn of_system(path: &Path, action: &str, error: &std::io::Error) -> Failure {
     let name = path.display();
     match error.kind() {
@@ -151,7 +151,7 @@ fn no_space(path: &Path, bytes: u64) -> Failure {
     )
 }
 
-/// What a store that does not open means for the command.
+/// Maps an error of opening the object store.
 fn of_objects(path: &Path, error: copal_object::StoreOpenError) -> Failure {
     use copal_object::StoreOpenError;
     let name = path.display();
@@ -193,8 +193,7 @@ fn of_objects(path: &Path, error: copal_object::StoreOpenError) -> Failure {
             exit::DAMAGED,
             "damaged",
             format!(
-                "{name} is cut off: it should have {} and has {}; nothing was changed, put back a whole copy of the \
-                 store, or save what is whole with `copal repair store`",
+                "{name} is cut off: it should have {} and has {}; nothing was changed, put back an undamaged copy of the store, or save the undamaged snapshots with `copal repair store`",
                 human::bytes(store_bytes),
                 human::bytes(device_bytes)
             ),
@@ -203,14 +202,14 @@ fn of_objects(path: &Path, error: copal_object::StoreOpenError) -> Failure {
             exit::DAMAGED,
             "damaged",
             format!(
-                "{name}: {error}; nothing was changed, put back a good copy of the store, or save what is whole with `copal repair store`"
+                "{name}: {error}; nothing was changed, put back a good copy of the store, or save the undamaged snapshots with `copal repair store`"
             ),
         ),
         other => Failure::plain("open", format!("{name}: {other}")),
     }
 }
 
-/// What an engine that does not open means for the command.
+/// Maps an error of opening the engine.
 fn of_engine(path: &Path, error: &copal_kv::Error) -> Failure {
     let name = path.display();
     if error.is_corruption() {
@@ -218,8 +217,7 @@ fn of_engine(path: &Path, error: &copal_kv::Error) -> Failure {
             exit::DAMAGED,
             "damaged",
             format!(
-                "{name} does not open: {error}; no data was changed, put back a good copy of the store, or save \
-                 what is whole with `copal repair store` (`copal kv dump` shows what is left)"
+                "{name} does not open: {error}; no data was changed, put back a good copy of the store, or save the undamaged snapshots with `copal repair store` (`copal kv dump` shows the readable parts)"
             ),
         );
     }
@@ -243,7 +241,7 @@ mod tests {
         StoreOptions { force_pread: true, allow_cow: true, allow_volatile: true, ..StoreOptions::default() }
     }
 
-    /// Opens the store on a device, reads a file, and says how that failed.
+    /// Opens the store on a device, reads a file, and returns the failure.
     fn read_one(path: &Path, device: std::sync::Arc<FailingReads>) -> Result<(), Failure> {
         let of_objects =
             copal_object::OpenOptions { read_only: true, ..copal_object::OpenOptions::default() };
@@ -259,10 +257,10 @@ mod tests {
         Ok(())
     }
 
-    /// Symptom: an error of the system that passes was called damage (20), or no repository (10), by layers
-    /// above the device.
-    /// Cause: an error of a read was taken for wrong bytes. Fix: the two are apart in all layers; the exit
-    /// code is 1.
+    /// Symptom: layers above the device reported a transient system error as damage (20), or as no repository
+    /// (10).
+    /// Cause: a failed read was taken for wrong bytes. Fix: all layers distinguish the two; the exit code is
+    /// 1.
     #[test]
     fn a_read_that_fails_anywhere_in_an_opening_is_no_damage() {
         let scratch = tempfile::tempdir().unwrap();
@@ -303,7 +301,7 @@ mod tests {
                     assert_eq!(failure.exit_code, exit::FAILURE, "{errno} at {first}: {failure:?}");
                     refused += 1;
                 }
-                // Each of the first ones, then ever fewer: the engine reads its tables in many small pieces.
+                // Each of the first reads, then ever fewer: the engine reads its tables in many small pieces.
                 first += 1 + first / 8;
             }
             assert!(refused > 0 || times == 1);

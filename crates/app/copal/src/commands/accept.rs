@@ -1,4 +1,4 @@
-//! `copal accept`: snapshots that a person takes as they are, whatever was warned of when they were made.
+//! `copal accept`: lifts the doubt from snapshots that were made despite a warning.
 
 use super::{CommandContext, close, resolve_each};
 use crate::{

@@ -26,12 +26,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often a daemon looks whether it was told to end.
+/// Poll interval of the end of the process.
 const LOOK: Duration = Duration::from_millis(100);
 
 pub(super) fn run(context: &CommandContext<'_>, words: &Words) -> Outcome<()> {
     let Some(state) = &words.state else {
-        return Err(Failure::usage("where does the agent keep its files? give --state DIR"));
+        return Err(Failure::usage("no directory for the agent's files was named: give --state DIR"));
     };
     cluster::check_advertised(words.advertise.as_deref().unwrap_or(&words.listen))?;
     context.memory()?;
@@ -40,8 +40,7 @@ pub(super) fn run(context: &CommandContext<'_>, words: &Words) -> Outcome<()> {
     let place = RepositoryPlace::find(&context.arguments.common)?;
     if !matches!(place, RepositoryPlace::Cluster(_)) && !words.once && words.every.is_none() {
         return Err(Failure::usage(
-            "a repository in a directory belongs to one process, so nobody else can begin a job there: give --once for one job, \
-             or --every 24h for one each day",
+            "only one process can open a repository in a directory, so this one must start the jobs: give --once for one job, or --every 24h for one each day",
         ));
     }
     let cache = state.join("cache");
@@ -67,18 +66,18 @@ pub(super) fn run(context: &CommandContext<'_>, words: &Words) -> Outcome<()> {
     close(opened, outcome.and_then(|outcome| outcome))
 }
 
-/// An agent has two connections with each other one, and systemd gives a process 1,024 descriptors unless it
-/// asks for more.
+/// Raises the limit of open descriptors: an agent has two connections with each other agent, and systemd
+/// gives a process 1,024 descriptors by default.
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        tracing::debug!(%error, "the number of descriptors stays as it is");
+        tracing::debug!(%error, "limit of open descriptors not raised");
     }
 }
 
-/// Runs jobs as the words say, until the command is to end.
+/// Runs jobs as requested, until the command is to end.
 fn jobs(context: &CommandContext<'_>, words: &Words, repository: &Repository) -> Outcome<()> {
     if words.once {
         let done = job::once(context, repository, &words.job);
@@ -88,7 +87,7 @@ fn jobs(context: &CommandContext<'_>, words: &Words, repository: &Repository) ->
     if let Some(every) = words.every {
         while !context.is_ended() {
             let began = Instant::now();
-            // The next job may do better.
+            // The next job may succeed.
             if let Err(failure) = job::once(context, repository, &words.job) {
                 context.output.failure(&failure);
             }
@@ -102,8 +101,7 @@ fn jobs(context: &CommandContext<'_>, words: &Words, repository: &Repository) ->
     Ok(())
 }
 
-/// Repairs VMs of a repository in a directory that leak too much: behind a job, when no agent of this process
-/// works.
+/// Repairs VMs of a local repository that leak too much: after a job, when no agent of this process works.
 fn repair_leaks(context: &CommandContext<'_>, words: &Words, repository: &Repository) -> Outcome<()> {
     let place = RepositoryPlace::find(&context.arguments.common)?;
     let in_cluster = matches!(place, RepositoryPlace::Cluster(_));
@@ -120,7 +118,7 @@ fn repair_leaks(context: &CommandContext<'_>, words: &Words, repository: &Reposi
                 format!("the leak of {} was repaired: {} freed", repair.vm, human::bytes(*bytes))
             }
             RepairOutcome::Postponed(reason) => {
-                format!("the leak of {} is repaired behind the next job: {reason}", repair.vm)
+                format!("the leak of {} is repaired after the next job: {reason}", repair.vm)
             }
         };
         context.output.notice(&said);
@@ -128,7 +126,7 @@ fn repair_leaks(context: &CommandContext<'_>, words: &Words, repository: &Reposi
     Ok(())
 }
 
-/// Whether there are several; each has a plan and a name of its own.
+/// Returns whether there are several agents; each needs its own plan and name.
 fn check_names(context: &CommandContext<'_>, words: &Words) -> Outcome<bool> {
     let mut seen = HashSet::new();
     for name in &words.name {
@@ -154,7 +152,7 @@ fn check_names(context: &CommandContext<'_>, words: &Words) -> Outcome<bool> {
     let several = words.name.len() > 1;
     if several && words.advertise.is_some() {
         return Err(Failure::usage(
-            "several agents listen at ports of their own, so no one --advertise is of all; run one in each process",
+            "several agents listen at separate ports, so one --advertise cannot name all of them; run one agent in each process",
         ));
     }
     if several && matches!(RepositoryPlace::find(&context.arguments.common)?, RepositoryPlace::Cluster(_)) {
@@ -199,7 +197,8 @@ fn start_all(
             memory_bytes: context.arguments.common.memory_bytes(),
             read_limit: limit(words.limit_read),
             upload_limit: limit(words.limit_upload),
-            // In a directory several agents have one process: the command repairs when none of them works.
+            // On a local repository several agents share one process: the command repairs leaks when none of
+            // them works.
             leak_share_percent: in_cluster.then_some(VmStats::LEAK_SHARE_PERCENT),
         };
         match Agent::start(Arc::clone(repository), &options, Arc::clone(stop)) {
@@ -235,7 +234,7 @@ pub(super) fn list(context: &CommandContext<'_>) -> Outcome<()> {
             let repository = opened.repository();
             let found = repository.holders().and_then(|holders| Ok((holders, repository.listed_agents()?)));
             let (mut holders, listed) = close(opened, found.map_err(Failure::from))?;
-            // Whoever has no address is a backup of its own, which `sessions ls` shows.
+            // A holder without an address is a single backup, which `sessions ls` shows.
             holders.retain(|holder| !holder.address.is_empty());
             let told = holders.into_iter().map(|holder| (holder.name, holder.address, holder.beat_age_ms));
             (told.collect(), listed)
@@ -261,10 +260,10 @@ pub(super) fn list(context: &CommandContext<'_>) -> Outcome<()> {
         rows.extend(
             silent
                 .iter()
-                .map(|agent| vec![agent.name.clone(), "-".to_owned(), "not since it ended".to_owned()]),
+                .map(|agent| vec![agent.name.clone(), "-".to_owned(), "not since its end".to_owned()]),
         );
         match rows.is_empty() {
-            true => "no agent was heard of\n".to_owned(),
+            true => "no agent is known\n".to_owned(),
             false => human::table(&["Agent", "Address", "Heard of"], &rows),
         }
     });
@@ -283,7 +282,7 @@ pub(super) fn retire(context: &CommandContext<'_>, name: &str) -> Outcome<()> {
     }
     let fields = json!({ "command": "agent rm", "agent": name });
     context.output.answer(fields, || {
-        format!("no job waits for the agent {name} any more; if it still runs, it is listed again when it starts anew\n")
+        format!("jobs no longer wait for the agent {name}; if it starts again, it is listed again\n")
     });
     Ok(())
 }

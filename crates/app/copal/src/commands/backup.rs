@@ -31,7 +31,7 @@ use std::{
     path::Path,
 };
 
-/// A disk as it was typed.
+/// A disk of the command line.
 #[derive(Debug, PartialEq, Eq)]
 struct TypedDisk {
     name: String,
@@ -42,7 +42,7 @@ struct TypedDisk {
 
 pub(super) fn run(context: &CommandContext<'_>, backup: &BackupArgs) -> Outcome<()> {
     let memory = context.memory()?;
-    // Sources first: a missing image is said before a password is asked for.
+    // Sources come first: a missing image is reported before the prompt for the password.
     let typed = typed_disks(backup)?;
     let running = live::typed_vm(backup, &typed);
     let mut disks = match running {
@@ -105,7 +105,7 @@ fn open_disks(context: &CommandContext<'_>, backup: &BackupArgs) -> Outcome<Vec<
         let is_pipe = typed.image.is_empty() || typed.image == "-";
         if is_pipe && format == ImageFormat::Qcow2 {
             return Err(Failure::usage(
-                "--format qcow2 takes an image file, and the bytes of a pipe are taken as they come; name the file itself",
+                "--format qcow2 needs an image file; the bytes of a pipe are always taken as raw, so name the file itself",
             ));
         }
         let bitmaps = BitmapNames {
@@ -145,7 +145,7 @@ fn open_disks(context: &CommandContext<'_>, backup: &BackupArgs) -> Outcome<Vec<
     Ok(disks)
 }
 
-/// Reads a list of changed extents; one of another size belongs to another disk.
+/// Reads a list of changed extents; a list for another size belongs to another disk.
 fn read_list(file: &OsStr, disk: &str, size_bytes: Option<u64>) -> Outcome<ChangedExtents> {
     let list = read_changed_extents(Path::new(file))?;
     match size_bytes {
@@ -153,7 +153,7 @@ fn read_list(file: &OsStr, disk: &str, size_bytes: Option<u64>) -> Outcome<Chang
             exit::SOURCE,
             "source",
             format!(
-                "the changed extents in {} are of a disk of {} bytes, {disk} has {size}; leave them out for a full read",
+                "the changed extents in {} are for a disk of {} bytes, {disk} has {size}; leave them out for a full read",
                 file.display(),
                 list.size_bytes
             ),
@@ -162,11 +162,11 @@ fn read_list(file: &OsStr, disk: &str, size_bytes: Option<u64>) -> Outcome<Chang
     }
 }
 
-/// The base that the command line names, for lists that name none.
+/// Applies the base of the command line to lists that name none.
 fn name_base(opened: &OpenRepository, vm: &str, typed: &str, disks: &mut [DiskSource]) -> Outcome<()> {
     let base = match opened.repository().resolve_damaged(typed, Some(vm)) {
         Ok(snapshot) => snapshot.id.to_string(),
-        // Forgotten, or there was none yet: the backup reads everything and says why.
+        // Forgotten, or the first backup: the backup reads everything and reports the reason.
         Err(Error::NotFound { .. }) if typed == "latest" => return Ok(()),
         Err(Error::NotFound { .. }) => typed.to_ascii_lowercase(),
         Err(error) => return Err(error.into()),
@@ -177,7 +177,8 @@ fn name_base(opened: &OpenRepository, vm: &str, typed: &str, disks: &mut [DiskSo
     Ok(())
 }
 
-/// `base`: the id that was typed, or what `latest` means now. It may not disagree with the list.
+/// Sets the base of a list. `base`: the id of the command line, or the snapshot that `latest` names now. It
+/// must not contradict the list.
 fn with_base(list: &mut ChangedExtents, typed: &str, base: &str) -> Outcome<()> {
     match &list.base {
         Some(listed) => {
@@ -189,8 +190,8 @@ fn with_base(list: &mut ChangedExtents, typed: &str, base: &str) -> Outcome<()> 
                 "the changed extents are relative to {listed}, not to {typed}; leave --base out, or name that one"
             )))
         }
-        // A bitmap has the newest snapshot to vouch for it. A list has nobody: after a backup that failed, or
-        // was forgotten, the newest snapshot is an older one than the list begins with.
+        // The newest snapshot shows whether a bitmap is valid. A list has no such evidence: after a backup
+        // that failed or was forgotten, the newest snapshot is older than the base of the list.
         None if typed == "latest" => Ok(()),
         None => {
             list.base = Some(base.to_owned());
@@ -204,7 +205,7 @@ fn typed_disks(backup: &BackupArgs) -> Outcome<Vec<TypedDisk>> {
     if !backup.from_command.is_empty() {
         disks.push(TypedDisk {
             name: "sda".into(),
-            // No file has this name.
+            // No file has an empty name.
             image: OsString::new(),
             changed_extents: None,
             serial: None,
@@ -258,7 +259,7 @@ fn typed_disks(backup: &BackupArgs) -> Outcome<Vec<TypedDisk>> {
     Ok(disks)
 }
 
-/// The two sides of `NAME=REST`. The name is text, the rest may be a path that is none.
+/// The two sides of `NAME=REST`. The name is UTF-8; the rest may be a path that is not.
 fn split_name(typed: &OsStr) -> Option<(&str, &OsStr)> {
     let bytes = typed.as_bytes();
     let at = bytes.iter().position(|byte| *byte == b'=')?;
@@ -266,7 +267,7 @@ fn split_name(typed: &OsStr) -> Option<(&str, &OsStr)> {
     Some((name, OsStr::from_bytes(&bytes[at + 1..])))
 }
 
-/// `NAME=REST` of one of the disks, or something of the only one.
+/// `NAME=REST` for one of several disks, or a plain value for the only disk.
 fn of_a_disk<'a>(disks: &[TypedDisk], typed: &'a OsStr) -> Option<(usize, &'a OsStr)> {
     let named = split_name(typed).and_then(|(name, rest)| {
         let at = disks.iter().position(|disk| disk.name == name)?;
@@ -282,7 +283,7 @@ struct BackupFields<'a> {
     summary: &'a BackupSummary,
     short_id: String,
     time: String,
-    /// Of a VM that runs: what its disks are like.
+    /// For a running VM: consistency of the disks.
     consistency: Option<&'static str>,
 }
 
@@ -320,20 +321,20 @@ fn report(context: &CommandContext<'_>, summary: &BackupSummary, is_frozen: Opti
         ));
         if !summary.doubts.is_empty() {
             text.push_str(&format!(
-                "  doubtful: retention lets no good snapshot go for it until `copal accept {}`\n",
+                "  doubtful: retention removes no good snapshot in its favour until `copal accept {}`\n",
                 summary.snapshot.short()
             ));
         }
         if counts.asked_chunks > 0 {
             text.push_str(&format!(
-                "  others have {} of it; stored for all {}\n",
+                "  {} of it are popular already; {} newly stored as popular\n",
                 human::bytes(counts.popular_dup_bytes),
                 human::bytes(counts.popular_bytes),
             ));
         }
         if counts.unresolved_chunks > 0 {
             text.push_str(&format!(
-                "  {} chunks nobody answered for in time: `copal pds cleanup` asks again\n",
+                "  {} chunks had no answer in time: `copal pds cleanup` asks again\n",
                 counts.unresolved_chunks
             ));
         }

@@ -1,4 +1,4 @@
-//! `copal bitmap`: the dirty bitmaps that backups of running VMs have begun in QEMU.
+//! `copal bitmap`: dirty bitmaps that backups of running VMs have created in QEMU.
 
 use super::{CommandContext, close};
 use crate::{
@@ -24,7 +24,7 @@ fn list(context: &CommandContext<'_>, words: &BitmapLs) -> Outcome<()> {
         context.output.warning(warning);
     }
     let found = listing.bitmaps;
-    // Nobody is asked for a password who only wants to see what QEMU has.
+    // Without a repository no password is needed: QEMU's bitmaps are listed alone.
     let named = match context.arguments.common.repo {
         Some(_) => Some(snapshots_by_bitmap(context)?),
         None => None,
@@ -75,7 +75,7 @@ fn state(found: &NodeBitmap) -> String {
     format!("{state}, {kept}")
 }
 
-/// The newest snapshot that names each bitmap.
+/// The newest snapshot of each bitmap.
 fn snapshots_by_bitmap(context: &CommandContext<'_>) -> Outcome<HashMap<String, String>> {
     let opened = context.open(Access::Read)?;
     let listed = opened.repository().list(None).map_err(Failure::from);
@@ -91,7 +91,7 @@ fn remove(context: &CommandContext<'_>, words: &BitmapRm) -> Outcome<()> {
             exit::SOURCE,
             "source",
             format!(
-                "the node {} has no dirty bitmap {name} of a backup of Copal's; `copal bitmap ls --qmp {}` lists them",
+                "the node {} has no dirty bitmap {name} of a Copal backup; `copal bitmap ls --qmp {}` lists them",
                 words.node,
                 words.qmp.display()
             ),

@@ -76,13 +76,13 @@ pub(super) fn check(context: &CommandContext<'_>, check: &CheckArgs) -> Outcome<
     conclude(context, "check", "the repository", &report, more)
 }
 
-/// What an interrupted run left in the store; no damage.
+/// Objects that an interrupted run left in the store; no damage.
 struct LeftoverCounts {
     objects: u64,
     bytes: u64,
 }
 
-/// The layers below: rows, tables and accounts, which a repository does not look at while they answer.
+/// Checks the layers below: rows, tables and accounts, which a repository does not check in its own reads.
 fn check_store(
     store: &Stack,
     read_data: bool,
@@ -112,7 +112,7 @@ fn check_store(
     Ok(LeftoverCounts { objects: below.leftovers, bytes: below.leftover_bytes })
 }
 
-/// The layer below all: every byte that stands under a checksum, whoever wrote it.
+/// Checks the lowest layer: every byte with a checksum, of any owner.
 fn check_objects(
     context: &CommandContext<'_>,
     store: &Stack,
@@ -155,7 +155,7 @@ fn check_objects(
     Ok(())
 }
 
-/// Damaged units of one object that stand side by side as one range.
+/// Merges adjacent damaged units of one object into ranges.
 fn whole_ranges(damages: &[copal_object::StoreDamage]) -> Vec<copal_object::StoreDamage> {
     use copal_object::StoreDamage;
     let mut whole: Vec<StoreDamage> = Vec::new();
@@ -192,15 +192,15 @@ pub(super) fn verify(context: &CommandContext<'_>, verify: &VerifyArgs) -> Outco
     conclude(context, "verify", &subject, &report, more)
 }
 
-/// Retention keeps the newest verified snapshot, so the store has to know. Where it cannot be written, the
-/// verify was worth as much.
+/// Records the verification, since retention keeps the newest verified snapshot. If the store cannot be
+/// written, the verification itself still counts.
 fn note_verified(context: &CommandContext<'_>, snapshot: &Snapshot) {
     let noted = context.open_again(Access::Write).and_then(|opened| {
         let noted = opened.repository().note_verified(snapshot.id).map_err(Failure::from);
         close(opened, noted)
     });
     if let Err(failure) = noted {
-        context.output.notice(&format!("the store does not remember it: {}", failure.sentence));
+        context.output.notice(&format!("the verification was not recorded: {}", failure.sentence));
     }
 }
 
@@ -210,7 +210,7 @@ mod tests {
     use copal_object::{ObjectId, StoreDamage};
 
     /// Symptom: a lost region was listed in hundreds of lines, 64 KiB each.
-    /// Cause: every damaged unit is found by itself. Fix: those that touch are one.
+    /// Cause: every damaged unit is found separately. Fix: adjacent units are merged.
     #[test]
     fn damaged_units_side_by_side_are_one_place() {
         let object = |id, range| StoreDamage::Object { id: ObjectId(id), range };

@@ -1,6 +1,6 @@
-//! Fields of JSON lines that several commands print. Field names are a promise: they are added to, never renamed.
+//! Fields of JSON lines that several commands print. Field names are stable: fields are added, never renamed.
 //!
-//! Not here: fields of summaries that the library makes (`copal_backup`, which serializes them).
+//! Not here: fields of summaries of the library (`copal_backup` serializes them).
 
 use crate::human::utc_time;
 use copal_backup::Snapshot;
@@ -20,7 +20,7 @@ impl<T> CommandFields<T> {
     }
 }
 
-/// The same, with the peak memory of this process.
+/// [`CommandFields`] with the peak memory of this process.
 #[derive(Serialize)]
 pub(crate) struct MeasuredFields<T> {
     #[serde(flatten)]
@@ -33,7 +33,7 @@ impl<T> MeasuredFields<T> {
         MeasuredFields { fields: CommandFields::new(command, fields), peak_memory_bytes: peak_memory_bytes() }
     }
 
-    /// Of a process that had more memory before what it measures now.
+    /// Includes the peak memory of an earlier phase.
     pub(crate) fn with_peak(self, before: u64) -> MeasuredFields<T> {
         MeasuredFields { peak_memory_bytes: self.peak_memory_bytes.max(before), ..self }
     }
@@ -67,7 +67,8 @@ pub(crate) fn snapshots(snapshots: &[Snapshot]) -> Vec<SnapshotFields<'_>> {
     snapshots.iter().map(SnapshotFields::from).collect()
 }
 
-/// The end of a hold: a time, `release` for one that ends by `--release`, none for a snapshot that is not held.
+/// The end of a hold: a time, `release` for a hold that only `--release` ends, none for a snapshot without a
+/// hold.
 fn held_until(snapshot: &Snapshot) -> Option<String> {
     match snapshot.held_until_ms {
         0 => None,
@@ -76,7 +77,7 @@ fn held_until(snapshot: &Snapshot) -> Option<String> {
     }
 }
 
-/// Peak memory of this process so far, as the kernel counts it; 0 where it does not say.
+/// Peak memory of this process so far, from the kernel; 0 if unknown.
 pub(crate) fn peak_memory_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -84,12 +85,12 @@ pub(crate) fn peak_memory_bytes() -> u64 {
     kib.unwrap_or(0) * 1024
 }
 
-/// From here on [`peak_memory_bytes`] is of what comes now, where the system can do that. Returns the peak of
-/// what was before.
+/// Restarts the measurement of [`peak_memory_bytes`], where the system supports that. Returns the peak so
+/// far.
 pub(crate) fn begin_peak() -> u64 {
     let before = peak_memory_bytes();
     if let Err(error) = std::fs::write("/proc/self/clear_refs", "5") {
-        tracing::debug!(%error, "the peak of memory is that of the whole process");
+        tracing::debug!(%error, "peak memory not reset, it covers the whole process");
     }
     before
 }

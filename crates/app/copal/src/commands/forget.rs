@@ -1,4 +1,4 @@
-//! `copal forget`: which snapshots go, one reason each, behind the guards.
+//! `copal forget`: selects snapshots by name or policy, with a reason for each, and applies the guards.
 
 use super::{CommandContext, close, fields::MeasuredFields, resolve_all};
 use crate::{
@@ -18,7 +18,7 @@ use copal_node::Access;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// One snapshot and what is to become of it.
+/// A snapshot with the decision to keep or forget it.
 pub(super) struct JudgedSnapshot {
     snapshot: Snapshot,
     keep: bool,
@@ -26,26 +26,26 @@ pub(super) struct JudgedSnapshot {
 }
 
 impl JudgedSnapshot {
-    /// Of the snapshot.
+    /// Id of the snapshot.
     pub(super) fn id(&self) -> SnapshotId {
         self.snapshot.id
     }
 
-    /// It stays.
+    /// Whether the snapshot stays.
     pub(super) fn is_kept(&self) -> bool {
         self.keep
     }
 }
 
-/// All that were judged, and which guards forbid that they go.
+/// Decisions on all snapshots, and the guards that refuse them.
 pub(super) struct ForgetJudgement {
     pub(super) judged: Vec<JudgedSnapshot>,
-    /// Sentences, each of which would end the command.
+    /// Sentences of the guards; each would end the command.
     pub(super) refusals: Vec<String>,
 }
 
 impl ForgetJudgement {
-    /// Stops at the first guard, unless nothing is to be done anyway.
+    /// Fails with the first guard, unless this is a dry run.
     pub(super) fn or_refuse(self, dry_run: bool) -> Outcome<ForgetJudgement> {
         match self.refusals.first() {
             Some(refusal) if !dry_run => Err(Failure::new(exit::DENIED, "denied", refusal.clone())),
@@ -54,16 +54,18 @@ impl ForgetJudgement {
     }
 }
 
-/// Fewer snapshots of a VM than this may all but one go at once without `--force`.
+/// From this number of snapshots of a VM, forgetting more than half of them needs `--force`.
 const BRAKE_FROM: usize = 5;
 
 pub(super) fn run(context: &CommandContext<'_>, forget: &ForgetArgs) -> Outcome<()> {
     let policy = policy(&forget.keep);
     match (policy.is_empty(), forget.snapshots.is_empty()) {
         (true, true) => {
-            return Err(Failure::usage("forget which? name snapshots, or say what to keep (--keep-last 3)"));
+            return Err(Failure::usage(
+                "nothing to forget was named: name snapshots, or give a policy (--keep-last 3)",
+            ));
         }
-        (false, false) => return Err(Failure::usage("name snapshots or say what to keep, not both")),
+        (false, false) => return Err(Failure::usage("name snapshots or give a policy, not both")),
         _ => {}
     }
     let access = if forget.dry_run { Access::Read } else { Access::Write };
@@ -83,8 +85,9 @@ pub(super) fn run(context: &CommandContext<'_>, forget: &ForgetArgs) -> Outcome<
     Ok(())
 }
 
-/// What doors show, for a command that lets snapshots go. With `force` those whose snapshots would go are
-/// closed; without, the command ends here, and need not wait for a store that a door is reading from.
+/// The pins before the store is opened for writing. With `force`, exports of snapshots that would be
+/// forgotten are closed. Without, a guard ends the command here, before it waits for a store that an export
+/// reads.
 pub(super) fn pins_out_of_the_way(
     context: &CommandContext<'_>,
     dry_run: bool,
@@ -115,8 +118,8 @@ pub(super) fn pins_out_of_the_way(
     pins.close(gone.map(|one| &one.snapshot))
 }
 
-/// What doors show, now that the store is open: some may have begun while this command waited for it, or on
-/// other hosts. With `force` those whose snapshots would go are closed as well.
+/// The pins once the store is open: exports may have begun while this command waited for it, or on other
+/// hosts. With `force`, exports of snapshots that would be forgotten are closed as well.
 pub(super) fn pins_now(
     context: &CommandContext<'_>,
     opened: &OpenRepository,
@@ -141,7 +144,7 @@ pub(super) fn pins_now(
     pins.close(gone.map(|one| &one.snapshot))
 }
 
-/// What all doors show to this repository at this moment.
+/// The present pins of all hosts on this repository.
 pub(super) fn pins_of_all_hosts(
     context: &CommandContext<'_>,
     opened: &OpenRepository,
@@ -154,8 +157,8 @@ pub(super) fn pins_of_all_hosts(
     }
 }
 
-/// Refuses to free space while a door shows a snapshot that is forgotten. To be called behind the forgetting:
-/// a door that set its pin before that and found the snapshot there is seen here.
+/// Refuses to free space while an export shows a forgotten snapshot. Called after the snapshots are
+/// forgotten: an export that set its pin earlier and still found the snapshot is seen here.
 pub(super) fn refuse_to_free(context: &CommandContext<'_>, opened: &OpenRepository) -> Outcome<()> {
     let pins = pins_of_all_hosts(context, opened)?;
     match pins.refusal_to_free(opened.repository())? {
@@ -177,14 +180,14 @@ fn judge(
     by_policy(opened, forget.vm.as_deref(), policy, guards, pins)
 }
 
-/// Which guards of a policy the user lifts.
+/// The guards of a policy that the user lifts.
 #[derive(Clone, Copy)]
 pub(super) struct GuardOptions {
     pub(super) force: bool,
     pub(super) accept_clock: bool,
 }
 
-/// Snapshots that people name; held ones, and those that doors show, are guarded.
+/// Selects named snapshots; held and exported ones are refused.
 pub(super) fn by_name(
     opened: &OpenRepository,
     names: &[String],
@@ -213,7 +216,7 @@ pub(super) fn by_name(
     Ok(ForgetJudgement { judged, refusals })
 }
 
-/// Judges every VM alone, in the time zone of this machine. What a door shows stays.
+/// Judges every VM separately, in the time zone of this machine. Exported snapshots stay.
 pub(super) fn by_policy(
     opened: &OpenRepository,
     vm: Option<&str>,
@@ -230,8 +233,7 @@ pub(super) fn by_policy(
     }
     let mut judged = Vec::with_capacity(snapshots.len());
     let mut refusals = Vec::new();
-    // A damaged snapshot stands for no day or week, and what its tags were is not known: it goes by its id
-    // only.
+    // A damaged snapshot represents no day or week, and its tags are unknown: only its id selects it.
     let (damaged, snapshots): (Vec<Snapshot>, Vec<Snapshot>) =
         snapshots.into_iter().partition(|snapshot| snapshot.damage.is_some());
     judged.extend(damaged.into_iter().map(|snapshot| JudgedSnapshot {
@@ -284,7 +286,7 @@ pub(super) fn by_policy(
     Ok(ForgetJudgement { judged, refusals })
 }
 
-/// Forgets those that are not kept.
+/// Forgets the snapshots that are not kept.
 pub(super) fn forget_all(
     opened: &OpenRepository,
     judged: &[JudgedSnapshot],
@@ -311,7 +313,7 @@ pub(super) fn policy(keep: &KeepArgs) -> Policy {
     }
 }
 
-/// Fields of a judgement, which `prune` and `delete` print too.
+/// Fields of the decisions, which `prune` and `delete` print too.
 #[derive(Serialize)]
 pub(super) struct JudgementFields<'a> {
     dry_run: bool,
@@ -348,12 +350,12 @@ struct ForgetFields<'a> {
     kept: usize,
 }
 
-/// What stands in the way, a line each, below a dry run.
+/// The refusals of a dry run, a line each.
 pub(super) fn refusals_text(refusals: &[String]) -> String {
     refusals.iter().map(|refusal| format!("would be refused: {}\n", human::visible(refusal))).collect()
 }
 
-/// The judged snapshots as a table.
+/// The decisions as a table.
 pub(super) fn judged_text(judged: &[JudgedSnapshot], dry_run: bool) -> String {
     let gone = match dry_run {
         true => "would forget",

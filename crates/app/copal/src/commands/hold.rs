@@ -1,4 +1,4 @@
-//! `copal hold`: snapshots that nothing may forget.
+//! `copal hold`: protects snapshots from being forgotten.
 
 use super::{CommandContext, close, resolve_each};
 use crate::{

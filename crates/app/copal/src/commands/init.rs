@@ -34,14 +34,14 @@ pub(super) fn run(context: &CommandContext<'_>, init: &InitArgs) -> Outcome<()> 
         "created_ms": info.created_ms,
     });
     context.output.summary(fields, || {
-        let mut text = format!("made a repository in {dir}\n");
+        let mut text = format!("created a repository in {dir}\n");
         if info.layout.is_fleet() {
-            text.push_str("It is a fleet's: each VM has chunks of its own, and shares popular ones.\n");
+            text.push_str("Its layout is fleet: each VM has its own chunks and shares popular ones.\n");
         }
         text.push_str(if info.encrypted {
-            "Keep the password safe: without it the backups cannot be read by anybody.\n"
+            "Keep the password safe: without it the backups cannot be read.\n"
         } else {
-            "It is not encrypted: whoever reads the file reads the disks.\n"
+            "It is not encrypted: every reader of its files can read the disks.\n"
         });
         text
     });

@@ -1,4 +1,4 @@
-//! `copal job`: all VMs of all hosts, backed up together.
+//! `copal job`: one job that backs up all VMs of all hosts.
 
 mod vms;
 
@@ -28,14 +28,13 @@ use serde_json::{Value, json};
 use std::time::Duration;
 use vms::VmFields;
 
-/// How often the agents of a directory are asked how far a job is.
+/// Interval of progress queries to the agents of a local repository.
 const LOOK: Duration = Duration::from_millis(200);
 
 pub(super) fn run(context: &CommandContext<'_>, words: &JobRun) -> Outcome<()> {
     if matches!(RepositoryPlace::find(&context.arguments.common)?, RepositoryPlace::Store(_)) {
         return Err(Failure::usage(
-            "the agents of a repository in a directory run its jobs themselves, since one process has it open: start \
-             `copal agent` with --once for one job, or with --every 24h for one a day; `copal job status` says how far it is",
+            "the agents of a repository in a directory run its jobs themselves, since one process has it open: start `copal agent` with --once for one job, or with --every 24h for one a day; `copal job status` shows the progress",
         ));
     }
     let opened = context.open(Access::Read)?;
@@ -46,7 +45,7 @@ pub(super) fn run(context: &CommandContext<'_>, words: &JobRun) -> Outcome<()> {
     }
 }
 
-/// Begins a job; its report, if this command waits for it.
+/// Starts a job; returns its report if this command waits for it.
 fn begin(
     context: &CommandContext<'_>,
     repository: &Repository,
@@ -78,7 +77,7 @@ fn begin(
     });
     context.output.summary(fields, || {
         format!(
-            "job {} has begun on {}: `copal job status --wait` says what it did\n",
+            "job {} has begun on {}: `copal job status --wait` shows its result\n",
             begun.job(),
             agents.join(", ")
         )
@@ -87,7 +86,7 @@ fn begin(
         [] => Ok(None),
         missing => Err(Failure::plain(
             "job",
-            format!("the job goes on without all its agents; missing: {}", missing_in_short(missing)),
+            format!("the job runs without some of its agents; missing: {}", missing_in_short(missing)),
         )),
     }
 }
@@ -121,8 +120,8 @@ fn in_stages(
     ran.map_err(of_job)
 }
 
-/// Asks the process of the agents of a repository in a directory, until the job has ended if that is waited
-/// for. `None`: there is no such process.
+/// Asks the process of the agents of a local repository, until the job has ended if this command waits for
+/// it. `None`: there is no such process.
 fn ask_local(context: &CommandContext<'_>, job: Option<&str>) -> Outcome<Option<JobReport>> {
     let mut teller = JobReporter::default();
     let mut job = job.map(str::to_owned);
@@ -169,7 +168,7 @@ fn options_of(words: &JobOptions) -> coordinate::JobOptions {
     }
 }
 
-/// Tells how far a job is, once for each step.
+/// Prints the progress of a job, once for each step.
 #[derive(Default)]
 struct JobReporter {
     told: String,
@@ -185,7 +184,7 @@ impl JobReporter {
     }
 }
 
-/// Says how far a job is until it has ended, and what it stored for all is checked.
+/// Prints the progress of a job until it has ended and its popular packs are checked.
 fn follow(context: &CommandContext<'_>, repository: &Repository, begun: &Begun) -> Outcome<JobReport> {
     let mut teller = JobReporter::default();
     let mut report = begun.wait(&context.cancel, &mut |report| teller.hear(context, report));
@@ -193,7 +192,7 @@ fn follow(context: &CommandContext<'_>, repository: &Repository, begun: &Begun) 
     Ok(report)
 }
 
-/// Settles the VMs that agents left, or counts what they store twice.
+/// Settles the VMs that agents left, or counts the chunks that they store twice.
 fn settle(
     context: &CommandContext<'_>,
     repository: &Repository,
@@ -235,20 +234,20 @@ fn settlement_text(settlement: &Settlement) -> String {
     if !settlement.unsettled.is_empty() {
         let reason = settlement.reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
         text.push_str(&format!(
-            "  chunks may be stored twice of {}{reason}: `copal pds cleanup`, with a key that may delete, stores each once\n",
+            "  chunks of {}{reason} may be stored twice: `copal pds cleanup`, with a key that may delete, stores each once\n",
             in_short(&settlement.unsettled, ", "),
         ));
     }
     if settlement.refused > 0 {
         text.push_str(&format!(
-            "  {} that several VMs have stayed with each of them: as many chunks are popular as --pds-fraction allows\n",
+            "  {} of several VMs are still stored once per VM: --pds-fraction allows no more popular chunks\n",
             human::count(settlement.refused, "chunk"),
         ));
     }
     text
 }
 
-/// Says what a job did. One that goes on is no failure.
+/// Prints the result of a job. A job in progress is no failure.
 fn tell(context: &CommandContext<'_>, command: &str, report: &JobReport) -> Outcome<()> {
     let vms = VmFields::of_job(report);
     let backups = || vms.iter().filter_map(|vm| vm.backup);
@@ -270,14 +269,14 @@ fn tell(context: &CommandContext<'_>, command: &str, report: &JobReport) -> Outc
         let doubtful = backups().filter(|backup| !backup.doubts.is_empty()).count();
         if doubtful > 0 {
             text.push_str(&format!(
-                "  {} made in spite of a warning: `copal snapshots` marks it as doubtful\n",
+                "  {} made despite a warning: `copal snapshots` marks it as doubtful\n",
                 human::count(doubtful as u64, "snapshot")
             ));
         }
         let unresolved = unresolved(&vms);
         if unresolved > 0 {
             text.push_str(&format!(
-                "  {unresolved} chunks nobody answered for in time: `copal pds cleanup` asks again\n"
+                "  {unresolved} chunks had no answer in time: `copal pds cleanup` asks again\n"
             ));
         }
         text.push_str(&settlement_text(&settlement));
@@ -324,13 +323,12 @@ fn fields(command: &str, report: &JobReport, vms: &[VmFields<'_>], settlement: &
     })
 }
 
-/// Chunks stored for one VM because nobody answered in time.
+/// Chunks that were stored for one VM for lack of an answer in time.
 fn unresolved(vms: &[VmFields<'_>]) -> u64 {
     vms.iter().filter_map(|vm| vm.backup).map(|backup| backup.unresolved).sum()
 }
 
-/// Exit code and sentence of a job: 20 where a host has stored wrong chunks for all, 1 where a VM has no
-/// snapshot.
+/// Exit code and sentence of a job: 20 if a host has stored wrong popular chunks, 1 if a VM has no snapshot.
 fn verdict(report: &JobReport, vms: &[VmFields<'_>]) -> Outcome<()> {
     let failed: Vec<&VmFields<'_>> = vms.iter().filter(|vm| vm.has_failed()).collect();
     let lost = report.agents.iter().filter(|agent| agent.lost.is_some());
@@ -353,7 +351,7 @@ fn verdict(report: &JobReport, vms: &[VmFields<'_>]) -> Outcome<()> {
     Err(Failure::plain("job", format!("{sentence}; all others have")))
 }
 
-/// A host that stores what it should not is worse than a VM without a snapshot.
+/// Reports hosts that stored wrong popular chunks: this outweighs a VM without a snapshot.
 fn spoiled(report: &JobReport, also: Option<&str>) -> Outcome<()> {
     if report.spoilers.is_empty() {
         return Ok(());
@@ -364,14 +362,13 @@ fn spoiled(report: &JobReport, also: Option<&str>) -> Outcome<()> {
         exit::DAMAGED,
         "damaged",
         format!(
-            "what {} stored for all VMs does not hold what it should: its memory or disk is bad, or its intent; no VM of another host \
-             refers to it; take the host out of the fleet (`copal key rm`, `copal agent rm`), and look at its own VMs with `copal check`{also}",
-            hosts.join(", and what ")
+            "popular packs of {} hold wrong chunks: its memory or disk is bad, or it is malicious; no VM of another host refers to them; remove the host from the fleet (`copal key rm`, `copal agent rm`), and check its own VMs with `copal check`{also}",
+            hosts.join(", and of ")
         ),
     ))
 }
 
-/// A VM without a new snapshot, its agent, and why.
+/// A VM without a new snapshot, its agent, and the reason.
 fn failed_vm(vm: &VmFields<'_>) -> String {
     match vm.failure {
         Some(failure) if !failure.error.is_empty() => {
@@ -381,7 +378,7 @@ fn failed_vm(vm: &VmFields<'_>) -> String {
     }
 }
 
-/// The first of many; the JSON has all.
+/// The first names of a long list; the JSON has all.
 fn in_short<T: AsRef<str>>(names: &[T], between: &str) -> String {
     const SHOWN: usize = 20;
     let shown: Vec<&str> = names.iter().take(SHOWN).map(AsRef::as_ref).collect();

@@ -1,6 +1,6 @@
 //! `copal key`: role keys of a repository.
 //!
-//! Invariant: a secret is written into its file and nowhere else, and a file that is there is left alone.
+//! Invariant: a secret is written into its own file only, and an existing file is never overwritten.
 
 use super::{CommandContext, close};
 use crate::{
@@ -43,7 +43,7 @@ fn add(context: &CommandContext<'_>, words: &KeyAdd) -> Outcome<()> {
     Ok(())
 }
 
-/// The file first: a key in the repository that nobody has would stay there.
+/// Creates a key. The file is written first: a key in the repository without a file could not be used.
 fn draw(opened: &OpenRepository, role: Role, out: &Path) -> Outcome<RoleKey> {
     let key = opened.repository().draw_key(role)?;
     let mut file = create_private(out).map_err(|error| not_written(out, &error))?;
@@ -54,7 +54,7 @@ fn draw(opened: &OpenRepository, role: Role, out: &Path) -> Outcome<RoleKey> {
         .map_err(|error| not_written(out, &error));
     let added = written.and_then(|()| opened.repository().add_key(&key).map_err(Failure::from));
     if added.is_err() {
-        // It opens nothing; that it may stay is no reason to say something else than what went wrong.
+        // The file opens nothing; a failure to remove it must not hide the original error.
         let _ = std::fs::remove_file(out);
     }
     added.map(|()| key)
@@ -110,6 +110,6 @@ fn remove(context: &CommandContext<'_>, words: &KeyRm) -> Outcome<()> {
     let removed = opened.repository().remove_key(&words.id).map_err(Failure::from);
     let key = close(opened, removed)?;
     let fields = json!({ "command": "key rm", "id": key.id, "role": key.role });
-    context.output.summary(fields, || format!("key {} opens the repository no more\n", key.id));
+    context.output.summary(fields, || format!("key {} no longer opens the repository\n", key.id));
     Ok(())
 }

@@ -43,14 +43,14 @@ pub(super) fn snapshots(context: &CommandContext<'_>, snapshots: &SnapshotsArgs)
     }
 }
 
-/// By the words that were given at its backup.
+/// Whether a snapshot matches the filters of the command line.
 fn is_wanted(typed: &SnapshotsArgs, snapshot: &Snapshot) -> bool {
     let has_tags = typed.tags.iter().all(|tag| snapshot.tags.contains(tag));
     let text = typed.description.as_deref().unwrap_or_default();
     has_tags && snapshot.description.contains(text)
 }
 
-/// What guards a snapshot, and what is known of it.
+/// Holds, verification and damage of a snapshot, as text.
 fn marks(snapshot: &Snapshot) -> String {
     let mut marks = Vec::new();
     if snapshot.damage.is_some() {
@@ -80,7 +80,7 @@ fn as_table(found: &[Snapshot]) -> String {
         return "no snapshots\n".to_owned();
     }
     let rows: Vec<Vec<String>> = found.iter().map(row).collect();
-    // Most repositories have none, and a column less to read.
+    // Most repositories have no descriptions, so their table has a column less.
     let is_described = found.iter().any(|snapshot| !snapshot.description.is_empty());
     let description = if is_described { "Description" } else { "" };
     human::table(&["ID", "Time", "VM", "Disks", "Size", "New", "Stored", "Tags", "", description], &rows)
@@ -88,7 +88,7 @@ fn as_table(found: &[Snapshot]) -> String {
 
 fn row(snapshot: &Snapshot) -> Vec<String> {
     let names = snapshot.disks.iter().map(|disk| disk.name.as_str()).collect::<Vec<_>>();
-    // What a damaged manifest said is not known, and no zero.
+    // The counts of a damaged manifest are unknown, not zero.
     let bytes = |count| match snapshot.damage {
         None => human::bytes(count),
         Some(_) => String::new(),

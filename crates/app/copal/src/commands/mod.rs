@@ -1,4 +1,4 @@
-//! One file per command: what was typed becomes a request, the answer becomes words.
+//! One file per command: arguments become a request, the reply becomes output.
 
 mod accept;
 mod agent;
@@ -43,19 +43,19 @@ use copal_node::{Access, MemoryShares, Patience};
 use serde_json::json;
 use std::time::Duration;
 
-/// How long a writer waits at least for exports, which keep a store while they read.
+/// Least time that a writer waits for exports, which lock a store while they read.
 const DOORS: Duration = Duration::from_secs(10);
 
-/// What a command that works on a repository gets.
+/// Arguments and output of a command on a repository.
 pub(crate) struct CommandContext<'a> {
     arguments: &'a CopalArgs,
     output: &'a CommandOutput,
     cancel: CancelFlag,
-    /// How long to wait for a store that somebody else has.
+    /// Longest wait for a store in use.
     wait: Duration,
 }
 
-/// Runs the command that was typed.
+/// Runs the command of the arguments.
 pub(crate) fn run(arguments: &CopalArgs, output: &CommandOutput) -> Outcome<()> {
     match &arguments.command {
         CopalCommand::Version => {
@@ -79,7 +79,7 @@ pub(crate) fn run(arguments: &CopalArgs, output: &CommandOutput) -> Outcome<()> 
         _ => {}
     }
     let wait = match &arguments.command {
-        // There it says for what, not how long.
+        // There, `--wait` names a state of the cluster instead of a time.
         CopalCommand::Status(_) => Duration::ZERO,
         _ => arguments.common.wait_for_store()?,
     };
@@ -145,7 +145,8 @@ pub(crate) fn run(arguments: &CopalArgs, output: &CommandOutput) -> Outcome<()> 
 }
 
 impl CommandContext<'_> {
-    /// A writer waits a moment for exports, which keep a store only while they read from it.
+    /// Opens the repository. A writer waits at least a moment for exports, which lock a store only while they
+    /// read from it.
     fn open(&self, access: Access) -> Outcome<OpenRepository> {
         match access {
             Access::Read => repository::open(&self.arguments.common, access, &self.patience()),
@@ -156,7 +157,8 @@ impl CommandContext<'_> {
         }
     }
 
-    /// Opens the repository beside exports that may be reading from it: they close an idle store within moments.
+    /// Opens the repository beside exports that may be reading from it: they close an idle store within
+    /// moments.
     fn open_behind(&self, access: Access, pins: &ExportPins) -> Outcome<OpenRepository> {
         let limit = match !pins.may_be_reading() || access == Access::Read {
             true => self.wait,
@@ -165,14 +167,13 @@ impl CommandContext<'_> {
         repository::open(&self.arguments.common, access, &self.patience_of(limit))
     }
 
-    /// Opens the repository once more, for what a command does behind its own work: that is not recorded.
+    /// Opens the repository again for work after the command's own, without recording look-ups.
     fn open_again(&self, access: Access) -> Outcome<OpenRepository> {
         let common = CommonArgs { record_gets: None, ..self.arguments.common.clone() };
         repository::open(&common, access, &self.patience())
     }
 
-    /// How long this command waits for a store that somebody else has open: as long as `--wait` says; Ctrl-C
-    /// ends it.
+    /// Longest wait for a store that another process has open, as given by `--wait`; Ctrl-C ends it.
     fn patience(&self) -> Patience {
         self.patience_of(self.wait)
     }
@@ -197,8 +198,8 @@ impl CommandContext<'_> {
         )
     }
 
-    /// Damaged frames that a command met while it had the store open for reading leave the index, so that the
-    /// next backup stores their chunks anew. Where the store cannot be written, `backup --full` finds them
+    /// Removes damaged frames, which the command found with read access only, from the index, so that the
+    /// next backup stores their chunks again. If the store cannot be written, `backup --full` finds them
     /// again.
     fn note_lost(&self, lost: &[LostFrame]) {
         if lost.is_empty() {
@@ -209,10 +210,8 @@ impl CommandContext<'_> {
             close(opened, noted)
         });
         if let Err(failure) = noted {
-            self.output.notice(&format!(
-                "the store does not remember the damage, back up with --full: {}",
-                failure.sentence
-            ));
+            self.output
+                .notice(&format!("the damage was not recorded, back up with --full: {}", failure.sentence));
         }
     }
 
@@ -228,12 +227,12 @@ impl CommandContext<'_> {
         }
     }
 
-    /// Whether the process was told to end.
+    /// Whether the process was asked to end.
     fn is_ended(&self) -> bool {
         self.cancel.is_cancelled()
     }
 
-    /// Waits until the process is told to end, which is looked for every `look`.
+    /// Waits until the process is asked to end; polls at the interval `look`.
     fn wait_for_end(&self, look: Duration) {
         while !self.is_ended() {
             rest(look);
@@ -254,12 +253,12 @@ impl CommandContext<'_> {
     }
 }
 
-/// Lets a moment pass; a signal may end it early.
+/// Sleeps for a moment; a signal may end it early.
 fn rest(moment: Duration) {
     std::thread::park_timeout(moment);
 }
 
-/// Closes the store after an operation, whatever became of it; its own failure comes first.
+/// Closes the store after an operation, successful or not; the operation's failure comes first.
 fn close<T>(opened: OpenRepository, outcome: Outcome<T>) -> Outcome<T> {
     let closed = opened.close();
     let value = outcome?;
@@ -267,15 +266,15 @@ fn close<T>(opened: OpenRepository, outcome: Outcome<T>) -> Outcome<T> {
     Ok(value)
 }
 
-/// Several snapshots to be taken away, as [`resolve_each`].
+/// Resolves snapshots that are to be removed, like [`resolve_each`].
 fn resolve_all(opened: &OpenRepository, names: &[String], vm: Option<&str>) -> Outcome<Vec<Snapshot>> {
     if names.iter().any(|name| name == "latest") {
-        return Err(Failure::usage("give ids here: `latest` is another snapshot as soon as one is gone"));
+        return Err(Failure::usage("give ids here: after a removal `latest` names another snapshot"));
     }
     resolve_each(opened, names, vm)
 }
 
-/// Several snapshots named by people, each once, in the order given; damaged ones too.
+/// Resolves snapshots by name, each once, in the given order; damaged ones too.
 fn resolve_each(opened: &OpenRepository, names: &[String], vm: Option<&str>) -> Outcome<Vec<Snapshot>> {
     let mut found: Vec<Snapshot> = Vec::new();
     for name in names {

@@ -1,4 +1,4 @@
-//! `copal pds`: the chunks that many VMs have.
+//! `copal pds`: popular chunks, which many VMs share.
 
 pub(super) mod cleanup;
 pub(super) mod prune;

@@ -1,4 +1,4 @@
-//! `copal prune` and `copal delete`: space returns.
+//! `copal prune` and `copal delete`: free the space of forgotten snapshots.
 
 use super::{
     CommandContext,
@@ -31,7 +31,7 @@ pub(super) fn delete(context: &CommandContext<'_>, delete: &DeleteArgs) -> Outco
 }
 
 fn judge_named(opened: &OpenRepository, delete: &DeleteArgs, pins: &ExportPins) -> Outcome<ForgetJudgement> {
-    // Before a door is closed or a snapshot forgotten.
+    // Checked before an export is closed or a snapshot forgotten.
     method_of(opened, delete)?;
     let visible = not_forgotten(opened, &delete.snapshots)?;
     forget::by_name(opened, &visible, None, delete.accept_clock, pins)
@@ -50,7 +50,7 @@ fn free(
             forget::refuse_to_free(context, opened)?;
         }
     }
-    // A pack that is needed in part stays, however little of it is needed.
+    // A pack that is needed in part stays, even for a single frame.
     let options = PruneOptions {
         method: method_of(opened, delete)?,
         max_unused_percent: 100,
@@ -60,11 +60,11 @@ fn free(
     sweep(context, opened, judgement, &options)
 }
 
-/// How dead frames are found. In the layout solo there is one way.
+/// The method of finding dead frames. The layout solo has one.
 fn method_of(opened: &OpenRepository, delete: &DeleteArgs) -> Outcome<FreeMethod> {
     if delete.method.is_some() && opened.repository().info().layout == Layout::Solo {
         return Err(Failure::usage(
-            "--method is of a fleet's repository; in this one deletion is always exact, so leave it out",
+            "--method is for the layout fleet; in this repository deletion is always exact, so leave it out",
         ));
     }
     Ok(match delete.method {
@@ -77,8 +77,7 @@ fn method_of(opened: &OpenRepository, delete: &DeleteArgs) -> Outcome<FreeMethod
     })
 }
 
-/// Those of the named snapshots that `forget` has not been told of before: the space of the others returns
-/// anyway.
+/// The named snapshots that are not yet forgotten: the space of the others is freed anyway.
 fn not_forgotten(opened: &OpenRepository, names: &[String]) -> Outcome<Vec<String>> {
     let mut visible = Vec::new();
     for name in names {
@@ -89,20 +88,20 @@ fn not_forgotten(opened: &OpenRepository, names: &[String]) -> Outcome<Vec<Strin
     Ok(visible)
 }
 
-/// What was forgotten, and what returned.
+/// Forgotten snapshots and freed space.
 struct FreedSpace {
     judgement: ForgetJudgement,
-    /// `None`: something stands in its way.
+    /// `None`: a refusal of a dry run.
     summary: Option<PruneSummary>,
     seconds: f64,
-    /// Most memory of the process before it, and while dead frames were looked for.
+    /// Peak memory of the process before the search for dead frames, and during it.
     peak_before: u64,
     peak_bytes: u64,
-    /// How dead frames were to be found.
+    /// Method of finding dead frames.
     method: &'static str,
-    /// In the store; `None`: it is in a cluster, with others.
+    /// Bytes in the store; `None` for a cluster, which others share.
     store_bytes: Option<u64>,
-    /// What the file system has again, and what the store takes of it then.
+    /// Bytes returned to the file system, and bytes that the store then uses of it.
     shrunk: ShrinkReport,
     allocated_bytes: Option<u64>,
 }
@@ -120,22 +119,22 @@ fn sweep(
     mut judgement: ForgetJudgement,
     options: &PruneOptions,
 ) -> Outcome<FreedSpace> {
-    // What is rewritten moves away from the end of the file, which is cut off then.
+    // Rewritten data moves away from the end of the file, which is then truncated.
     if let Some(store) = opened.store() {
         store.objects().place_low();
     }
     let meter = context.meter();
     let gone = judgement.judged.iter().filter(|one| !one.is_kept());
     let options = PruneOptions {
-        // What was forgotten is gone; a dry run passes over what would be.
+        // A dry run ignores the snapshots that would be forgotten.
         without: gone.map(JudgedSnapshot::id).collect(),
         ..options.clone()
     };
-    // What a password took to be checked is not the method's.
+    // The memory for checking the password is not counted for the method.
     let peak_before = fields::begin_peak();
     let begun = Instant::now();
     let summary = match opened.repository().prune(&options, &meter, &context.cancel) {
-        // What stands in the way of the real one is what a dry run is asked for.
+        // A dry run reports the obstacles of the real run.
         Err(error) if options.dry_run && error.is_corruption() => {
             judgement.refusals.push(error.to_string());
             None
@@ -161,8 +160,8 @@ fn sweep(
     })
 }
 
-/// Closes the store, which gives its file system what was freed. Behind a failure, and a dry run, it is
-/// closed as it is.
+/// Closes the store and returns the freed space to its file system. After a failure or a dry run, the file
+/// keeps its size.
 fn close(
     context: &CommandContext<'_>,
     opened: OpenRepository,
@@ -184,7 +183,7 @@ pub(super) fn prune(context: &CommandContext<'_>, prune: &PruneArgs) -> Outcome<
     let policy = forget::policy(&prune.keep);
     if policy.is_empty() && (prune.vm.is_some() || prune.force || prune.accept_clock) {
         return Err(Failure::usage(
-            "--vm, --force and --accept-clock belong to a policy; say what to keep (--keep-last 3)",
+            "--vm, --force and --accept-clock belong to a policy; give one (--keep-last 3)",
         ));
     }
     let memory_bytes = context.memory()?.work;
@@ -273,7 +272,7 @@ impl FreedFields<'_> {
     }
 }
 
-/// How dead frames were found.
+/// The method by which dead frames were found.
 fn mode(summary: &PruneSummary) -> &'static str {
     match (summary.by_summary, summary.by_walk) {
         (0, _) => "exact",
@@ -282,7 +281,7 @@ fn mode(summary: &PruneSummary) -> &'static str {
     }
 }
 
-/// Bytes that are free: in a fleet dead frames are, also before their pack goes.
+/// Freed bytes: in a fleet, dead frames count even before their pack is removed.
 pub(super) fn freed_bytes(summary: &PruneSummary) -> u64 {
     let of_packs = summary.before_bytes.saturating_sub(summary.after_bytes);
     of_packs.max(summary.freed_bytes)
@@ -299,7 +298,7 @@ fn text(dry_run: bool, summary: &PruneSummary, freed: &FreedSpace) -> String {
         .map_or_else(String::new, |bytes| format!(", {} in the store{taken}", human::bytes(bytes)));
     let busy = match summary.busy_vms {
         0 => String::new(),
-        vms => format!("{vms} VMs were left alone, since they are being backed up\n"),
+        vms => format!("{vms} VMs were skipped, since they are being backed up\n"),
     };
     format!(
         "{} packs{would_be} removed, {} rewritten, {} freed; {} in packs{in_store}\n{busy}",

@@ -1,8 +1,8 @@
-//! `copal repair store`: what is readable of a damaged repository becomes a new one.
+//! `copal repair store`: copies the readable data of a damaged repository into a new one.
 //!
-//! Rows are copied as they are, below volumes and files, so a damaged list of volumes costs nothing that is
-//! not lost anyway. Then the copy is judged as any repository is: its index is built, every chunk is compared
-//! with its id, and a snapshot that is not whole is taken out of it.
+//! Rows are copied below the layer of volumes and files, so a damaged list of volumes causes no further loss.
+//! Then the copy is checked like any repository: its index is built, every chunk is compared with its id, and
+//! incomplete snapshots are removed from it.
 //!
 //! Not here: the copying (`copal_data::rescue`), opening a damaged store (`copal_node`).
 
@@ -29,11 +29,11 @@ use copal_volume::VolumeStore;
 use serde_json::json;
 use std::{collections::BTreeSet, path::Path, sync::Arc};
 
-/// What became of the snapshots there were.
+/// Fate of the snapshots of the damaged repository.
 struct SnapshotVerdicts {
     saved: Vec<Snapshot>,
     lost: Vec<Snapshot>,
-    /// Snapshots, or names, of which nothing is known but that they may have been there, and why.
+    /// Snapshots or names of which only a possible existence is known, with reasons.
     unknown: Vec<String>,
 }
 
@@ -41,7 +41,7 @@ pub(super) fn run(context: &CommandContext<'_>, words: &RepairStore) -> Outcome<
     let common = &context.arguments.common;
     if ClusterPlace::parse(&words.to)?.is_some() {
         return Err(Failure::usage(format!(
-            "{} is in a cluster; a saved store goes to a new directory, name one with --to",
+            "{} is in a cluster; a repaired store needs a new directory, name one with --to",
             words.to.display()
         )));
     }
@@ -90,7 +90,7 @@ fn of_engine(path: &Path) -> impl FnOnce(copal_kv::Error) -> NodeError {
     move |source| NodeError::Engine { path: path.to_owned(), source }
 }
 
-/// The new store lies in what the old one lies in; how disks are cut is among what is copied.
+/// The new store has the same backend as the old one; the chunk profile is part of the copied data.
 fn as_new(old: &StoreLocation) -> NewStore {
     NewStore {
         backend: match old {
@@ -124,7 +124,7 @@ fn copy(
     Ok(rescued)
 }
 
-/// Finds out which snapshots are whole in the copy, and takes the others out of it.
+/// Finds the complete snapshots of the copy, and removes the others from it.
 fn judge(
     context: &CommandContext<'_>,
     volumes: &Arc<dyn VolumeStore>,
@@ -153,10 +153,10 @@ fn judge(
         repository.forget(&ids)?;
     }
     if !report.is_clean() && damaged.is_empty() {
-        // What is damaged belongs to those that are lost, or to nobody.
+        // Damaged data belongs to lost snapshots, or to none.
         let meter = context.meter();
         let exact = PruneOptions {
-            // What a log has lost may have named what is dead.
+            // The lost part of a log may have recorded which data is dead.
             method: FreeMethod::Exact,
             ..PruneOptions::default()
         };
@@ -172,12 +172,12 @@ fn hurt(report: &CheckReport) -> BTreeSet<[u8; 16]> {
     named.chain(&report.more_snapshots).map(|id| id.0).collect()
 }
 
-/// What of the old store's last writes was not there to be copied, in words.
+/// Last writes of the old store that could not be copied, as sentences.
 fn missing(recovery: &RecoveryReport, lost_of_logs: &[String]) -> Vec<String> {
     let older = recovery.older_state.as_ref().map(|older| {
         let (generation, newest) = (older.generation, older.newest);
         let commits = match older.missing_commits {
-            0 => "what was written last may be missing".to_owned(),
+            0 => "the last writes may be missing".to_owned(),
             commits => format!("at least {commits} commits are missing"),
         };
         format!("the newest tables cannot be read: state {generation} was saved, the newest is {newest}; {commits}")
@@ -230,7 +230,7 @@ fn conclude(
         exit::DAMAGED,
         "damaged",
         format!(
-            "not everything could be saved; {} holds all that is whole, the old store was not changed",
+            "not everything could be saved; {} holds all undamaged snapshots, the old store was not changed",
             to.display()
         ),
     ))

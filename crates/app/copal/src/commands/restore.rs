@@ -89,13 +89,14 @@ fn copy(
     let summary = repository.restore(&request, &*target, &meter, &context.cancel);
     drop(meter);
     match summary {
-        // Whatever it says itself: a pipe whose reader was interrupted, too, is a failed write.
+        // The interruption takes precedence: a pipe whose reader was interrupted too reports a failed write.
         Err(_) if context.cancel.is_cancelled() => Err(interrupted(&restore.target)),
         summary => Ok((snapshot, summary?)),
     }
 }
 
-/// What is where, after Ctrl-C: a file appears whole or not at all, anything else was written as it came.
+/// The failure after Ctrl-C, with the state of the target: a file appears completely or not at all; any other
+/// target holds the part written so far.
 fn interrupted(target: &OsStr) -> Failure {
     let path = Path::new(target);
     let lossy = target.to_string_lossy();
@@ -104,14 +105,14 @@ fn interrupted(target: &OsStr) -> Failure {
         _ if target == "-" => "a part of the disk went to standard output".to_owned(),
         _ if target::is_nbd(target) => format!("{target} holds a part of the disk"),
         Err(_) => format!("nothing was kept, there is no {target}"),
-        Ok(meta) if meta.is_file() => format!("{target} is what it was before"),
+        Ok(meta) if meta.is_file() => format!("{target} is unchanged"),
         Ok(_) => format!("{target} holds a part of the disk"),
     };
     let sentence = format!("interrupted; {kept}, the store is as it was, run the command again");
     Failure::new(exit::INTERRUPTED, "cancelled", sentence)
 }
 
-/// Before the target is opened: a mistyped name must not cost an existing file.
+/// Checked before the target is opened: a mistyped name must not destroy an existing file.
 fn refuse_unknown_disk(snapshot: &Snapshot, disk: Option<&str>) -> Outcome<()> {
     let names: Vec<&str> = snapshot.disks.iter().map(|disk| disk.name.as_str()).collect();
     match disk {

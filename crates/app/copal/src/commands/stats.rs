@@ -40,13 +40,13 @@ struct StatsFields<'a> {
     store: Option<Value>,
 }
 
-/// A repository in figures.
+/// Size and counts of a repository.
 struct Found {
     info: RepositoryInfo,
     stats: RepositoryStats,
-    /// None: the repository is in a cluster, whose servers have stores of their own.
+    /// `None` for a repository in a cluster, whose servers have their own stores.
     space: Option<StoreSpace>,
-    /// A directory of files has no size of its own: what bounds it is the file system.
+    /// Whether the store has a size of its own: a directory of files is bounded by its file system only.
     is_bounded: bool,
     allocated_bytes: Option<u64>,
 }
@@ -112,12 +112,12 @@ impl Found {
     }
 }
 
-/// How much there is, and how much less that is than the disks, if it is.
+/// Size in packs, with the ratio to the disks if it is smaller.
 fn in_packs(logical_bytes: u64, packs: u64) -> String {
     if packs == 0 {
         return "nothing yet".to_owned();
     }
-    // What forgotten snapshots left behind may be more than the disks there are.
+    // Packs may also hold data of forgotten snapshots, more than the disks hold.
     if logical_bytes <= packs {
         return human::bytes(packs);
     }
@@ -126,10 +126,8 @@ fn in_packs(logical_bytes: u64, packs: u64) -> String {
 }
 
 pub(super) fn repair_index(context: &CommandContext<'_>) -> Outcome<()> {
-    context.needs_store(
-        "repair index",
-        "the index of a repository in a cluster is built anew at each opening",
-    )?;
+    context
+        .needs_store("repair index", "the index of a repository in a cluster is rebuilt at each opening")?;
     let opened = context.open(Access::Write)?;
     let meter = context.meter();
     let summary = opened.repository().repair_index(&meter, &context.cancel).map_err(Failure::from);
@@ -148,9 +146,10 @@ pub(super) fn repair_index(context: &CommandContext<'_>) -> Outcome<()> {
 mod tests {
     use super::in_packs;
 
-    /// Symptom: an empty repository was `0.0 times less`, and so was one whose snapshots are all forgotten.
-    /// Cause: the ratio was printed whatever it was.
-    /// Fix: nothing is said to be less than what it is not less than.
+    /// Symptom: an empty repository was reported as `0.0 times less`, and so was one with only forgotten
+    /// snapshots.
+    /// Cause: the ratio was printed unconditionally.
+    /// Fix: it is printed only if the packs are smaller.
     #[test]
     fn what_takes_less_says_so_and_nothing_else_does() {
         assert_eq!(in_packs(0, 0), "nothing yet");

@@ -25,7 +25,7 @@ struct ListedVm<'a> {
     newest_ms: Option<u64>,
 }
 
-/// A backup under way.
+/// A backup in progress.
 #[derive(Serialize)]
 struct SessionFields<'a> {
     vm: &'a str,
@@ -33,7 +33,7 @@ struct SessionFields<'a> {
     holder: Option<&'a HolderInfo>,
 }
 
-/// Fields of a VM in figures.
+/// Size and counts of a VM.
 #[derive(Serialize)]
 struct VmStatsFields<'a> {
     vm: Option<&'a str>,
@@ -202,17 +202,17 @@ pub(super) fn remove(context: &CommandContext<'_>, words: &VmRm) -> Outcome<()> 
     });
     let vm = close(opened, removed)?;
     let fields = json!({ "command": "vm rm", "vm": vm.name, "uuid": vm.uuid.to_string() });
-    context.output.summary(fields, || format!("removed VM {} with all that it had\n", vm.name));
+    context.output.summary(fields, || format!("removed VM {} and all its data\n", vm.name));
     Ok(())
 }
 
-/// Refuses to remove a VM that a door shows.
+/// Refuses to remove a VM while an export shows one of its snapshots.
 fn refuse_in_use(context: &CommandContext<'_>, opened: &OpenRepository, name: &str) -> Outcome<()> {
     let repository = opened.repository();
     let vms = repository.vms()?;
     let is_named = |vm: &&Vm| vm.name == name || vm.uuid.to_string() == name;
     let Some(vm) = vms.iter().find(is_named) else {
-        // The removal says so.
+        // The removal itself reports such errors.
         return Ok(());
     };
     let snapshots = repository.list(Some(&vm.uuid.to_string()))?.snapshots;

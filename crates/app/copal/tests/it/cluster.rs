@@ -440,7 +440,7 @@ fn a_cluster_whose_database_is_away_is_not_made_and_says_what_to_do() {
     assert_eq!(code, Some(2), "others cannot be told of a drawn port: {said}");
     let (code, said) = start(&format!("127.0.0.1:{}", free_ports(1)));
     assert_eq!(code, Some(1), "{said}");
-    for part in ["no cluster was made", "start the database", "127.0.0.1:1"] {
+    for part in ["no cluster was created", "start the database", "127.0.0.1:1"] {
         assert!(said.contains(part), "{part}: {said}");
     }
     assert!(!said.contains("DriverError"), "{said}");

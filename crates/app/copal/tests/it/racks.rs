@@ -64,7 +64,7 @@ fn a_rack_is_kept_for_later_starts_and_shown_and_may_be_changed() {
         drop(again);
     }
     let refused = cluster.bad(2, &["data", "--dir", "c/data2", "--rack", "a/b"]);
-    assert!(refused.contains("without slashes"), "{refused}");
+    assert!(refused.contains("no slashes"), "{refused}");
 }
 
 #[test]

@@ -60,7 +60,7 @@ pub(crate) fn wait_for(cluster: &Served, limit: Duration, wanted: impl Fn(&Value
 fn a_server_that_is_given_up_is_copied_at_the_rate_that_was_set_and_the_end_is_told() {
     let cluster = Served::with_servers(4, &["--recovery-rate", "6M", "--first-servers", "3"]);
     fill(&cluster, 48, 600_000);
-    assert!(cluster.good(&["group", "boost", "64"]).contains("all its copies"));
+    assert!(cluster.good(&["group", "boost", "64"]).contains("all its replicas"));
     cluster.signal("data2", "-KILL");
     cluster.bad(40, &["group", "boost", "65"]);
     cluster.good(&["node", "lost", "data2"]);
@@ -155,7 +155,7 @@ fn groups_are_spread_over_a_new_server_by_a_plan_and_by_hand() {
     cluster.good(&["rebalance", "apply", plan]);
     wait_for(&cluster, Duration::from_secs(40), is_at_rest);
     assert_eq!(groups_of("data4"), moves as u64);
-    assert!(cluster.good(&["rebalance", "apply", plan]).contains("moved before"));
+    assert!(cluster.good(&["rebalance", "apply", plan]).contains("have moved"));
     // One group by hand, to a server that does not hold it, and a move that cannot be.
     let shown = cluster.told(&["group", "show", "9"]);
     let members: Vec<&str> =
@@ -286,7 +286,7 @@ fn a_server_that_starts_without_its_store_is_replaced_at_once() {
     let directory = cluster.scratch.path().join("c/data2");
     std::fs::remove_file(directory.join("store.copal")).unwrap();
     let refused = cluster.bad(21, &["data", "--dir", directory.to_str().unwrap()]);
-    assert!(refused.contains("the master makes other copies now"), "{refused}");
+    assert!(refused.contains("the master makes other replicas now"), "{refused}");
     assert!(refused.contains("copal node lost data2"), "{refused}");
     let groups = |status: &Value, name: &str| {
         let servers = status["servers"].as_array().unwrap();

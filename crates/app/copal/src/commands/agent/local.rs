@@ -1,9 +1,9 @@
-//! Questions to the agents of a repository in a directory. Their process has the store open, so no other
-//! command can: it answers over a socket beside the store which agents there are, how far a job is, and how
-//! many chunks are popular.
+//! Queries to the agents of a local repository. Their process has the store open, so no other command can
+//! open it. It answers over a socket beside the store: the list of agents, the progress of a job, and counts
+//! of popular chunks.
 //!
-//! One line of JSON there, one line back. The socket is this user's alone. Not here: jobs in a cluster
-//! (`commands::job`).
+//! A query and its answer are one line of JSON each. The socket is accessible to this user alone. Not here:
+//! jobs in a cluster (`commands::job`).
 
 use super::super::CommandContext;
 use crate::{
@@ -38,26 +38,26 @@ use std::{
 };
 
 const SOCKET: &str = "agents.sock";
-/// Longest question.
+/// Longest query.
 const MOST_ASKED_BYTES: u64 = 4096;
-/// Longest answer that is read.
+/// Longest answer.
 const MOST_ANSWERED_BYTES: u64 = 64 << 20;
-/// Longest pause within a question, or while an answer is taken.
+/// Longest pause within a query, or while an answer is read.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long an answer is waited for.
+/// Longest wait for an answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
-/// How often the stop flag is looked at.
+/// Poll interval of the stop flag.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A question.
+/// A query.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum AgentQuestion {
-    /// Which agents are there?
+    /// The list of agents.
     Agents,
-    /// How far is this job, or the newest?
+    /// The progress of this job, or of the newest.
     Job(Option<String>),
-    /// How many chunks are popular?
+    /// Counts of popular chunks.
     Popular,
 }
 
@@ -65,15 +65,15 @@ pub(crate) enum AgentQuestion {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum AgentAnswer {
-    /// Name, address and milliseconds since it was heard of, of each.
+    /// Name, address, and milliseconds since the last heartbeat, of each agent.
     Agents(Vec<(String, String, u64)>),
     Job(Box<JobReport>),
-    /// Fraction in millionths, packs, unchecked, condemned and spoiled ones, frames, bytes.
+    /// Fraction in millionths, packs, unchecked, condemned and spoiled packs, frames, bytes.
     Popular([u64; 7]),
     Failed(String),
 }
 
-/// Answers until it is dropped.
+/// The thread that answers queries; it ends when this is dropped.
 pub(super) struct AnswerThread {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -90,7 +90,7 @@ impl Drop for AnswerThread {
     }
 }
 
-/// A directory as the system calls it, however long its path is: a socket's name has 107 bytes at most.
+/// A directory by its descriptor, so that its path may be long: a socket's name has at most 107 bytes.
 struct SocketDirectory(File);
 
 impl SocketDirectory {
@@ -106,15 +106,15 @@ impl SocketDirectory {
     }
 }
 
-/// Answers questions about the agents of this process; `None`: the repository is in no directory, or no
-/// socket can be made there.
+/// Answers queries about the agents of this process. `None`: the repository is in no directory, or no socket
+/// can be created there.
 pub(super) fn answer(place: &RepositoryPlace, repository: &Arc<Repository>) -> Option<AnswerThread> {
     let directory = SocketDirectory::of(place)?;
     let named = pins::store_directory(place)?.join(SOCKET);
-    // This process has the store to itself: what is there was left by one that has died.
+    // This process has the store to itself: an existing socket belongs to a dead process.
     let _ = std::fs::remove_file(&named);
     let listener = UnixListener::bind(directory.socket()).inspect_err(|error| {
-        tracing::warn!(%error, "no socket can be made beside the store: `copal agent ls` and `copal job status` wait for these agents to end");
+        tracing::warn!(%error, "no socket beside the store: `copal agent ls` and `copal job status` wait for these agents to end");
     });
     let listener = listener.ok()?;
     let _ = std::fs::set_permissions(&named, Permissions::from_mode(0o600));
@@ -126,12 +126,12 @@ pub(super) fn answer(place: &RepositoryPlace, repository: &Arc<Repository>) -> O
             match listener.accept() {
                 Ok((stream, _)) => {
                     if let Err(error) = serve(&stream, &repository) {
-                        tracing::debug!(%error, "a question was not answered");
+                        tracing::debug!(%error, "query not answered");
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::park_timeout(LOOK),
                 Err(error) => {
-                    tracing::debug!(%error, "no question can be taken");
+                    tracing::debug!(%error, "no connection accepted");
                     std::thread::park_timeout(LOOK);
                 }
             }
@@ -148,9 +148,9 @@ fn serve(mut stream: &UnixStream, repository: &Repository) -> std::io::Result<()
     BufReader::new(stream.take(MOST_ASKED_BYTES)).read_line(&mut asked)?;
     let answer = match serde_json::from_str(&asked) {
         Ok(question) => answer_to(&question, repository),
-        Err(error) => {
-            AgentAnswer::Failed(format!("the agents do not understand that; use the copal they run: {error}"))
-        }
+        Err(error) => AgentAnswer::Failed(format!(
+            "the agents do not understand the query; use the same release of copal as they: {error}"
+        )),
     };
     let mut line = serde_json::to_vec(&answer)?;
     line.push(b'\n');
@@ -192,10 +192,10 @@ fn popular_of(status: PopularStatus) -> AgentAnswer {
     ])
 }
 
-/// Asks the process of the agents, if the repository is in a directory and one has it open. `None`: there is
-/// none, and the repository may be opened. Blocks up to a minute.
+/// Queries the process of the agents, if the repository is in a directory and a process has it open. `None`:
+/// there is no such process, and the repository may be opened. Blocks for at most a minute.
 /// # Errors
-/// What the agents say.
+/// Errors that the agents report.
 pub(crate) fn ask(context: &CommandContext<'_>, question: &AgentQuestion) -> Outcome<Option<AgentAnswer>> {
     let place = RepositoryPlace::find(&context.arguments.common)?;
     let Some(directory) = SocketDirectory::of(&place) else {

@@ -1,4 +1,4 @@
-//! A backup of a VM that runs: the point in time around it.
+//! A backup of a running VM: creates and ends the point in time.
 
 use crate::{
     arguments::{BackupArgs, FormatWord, FreezeWord},
@@ -11,7 +11,7 @@ use copal_live::{BackupEnd, FleeceOptions, FreezeMethod, LiveDisk, LiveError, Li
 
 use super::TypedDisk;
 
-/// The VM as it was typed, if one that runs was.
+/// The running VM of the command line, if it names one.
 pub(super) fn typed_vm(backup: &BackupArgs, disks: &[TypedDisk]) -> Option<LiveVm> {
     let live = &backup.live;
     Some(LiveVm {
@@ -21,7 +21,7 @@ pub(super) fn typed_vm(backup: &BackupArgs, disks: &[TypedDisk]) -> Option<LiveV
             .iter()
             .map(|disk| LiveDisk {
                 name: disk.name.clone(),
-                // TypedDisk as text.
+                // The command line has the node as text.
                 node: disk.image.to_string_lossy().into_owned(),
                 serial: disk.serial.clone().unwrap_or_default(),
                 began_with_base: None,
@@ -34,7 +34,7 @@ pub(super) fn typed_vm(backup: &BackupArgs, disks: &[TypedDisk]) -> Option<LiveV
     })
 }
 
-/// Takes the point in time.
+/// Creates the point in time.
 pub(super) fn hold(
     repository: &Repository,
     mut vm: LiveVm,
@@ -49,8 +49,7 @@ pub(super) fn hold(
     Ok((point, disks))
 }
 
-/// Ends the point in time behind the backup that read it; returns the outcome, with what a person should know
-/// of it.
+/// Ends the point in time after the backup; returns the outcome with warnings for the user.
 pub(super) fn end<T>(point: PointInTime, outcome: Result<T, Error>) -> Outcome<(T, Vec<String>)> {
     match outcome {
         Ok(done) => Ok((done, point.end(BackupEnd::Published))),

@@ -1,9 +1,10 @@
-//! A command whose standard output is a disk: `--from-command`.
+//! The command of `--from-command`, whose standard output is a disk.
 //!
-//! A pipe of a shell does not tell whether the program before it has failed, so half a disk looks like a
-//! small one. Here the command is ours, and makes a snapshot only if it ends well.
+//! In a shell's pipe, a failure of the first program is invisible, so half a disk looks like a small one.
+//! Here the command is a child of this process, and its output becomes a snapshot only if it succeeds.
 //!
-//! Invariant: it gets no password of ours, and ends with us, and so do the processes that it has started.
+//! Invariant: the command does not get the password, and ends with this process, together with its own
+//! children.
 
 use crate::failure::{Failure, Outcome, exit};
 use copal_backup::CancelFlag;
@@ -22,7 +23,7 @@ use std::{
     sync::Arc,
 };
 
-/// How often the wish of a person to stop is looked for.
+/// Poll interval of the cancel flag.
 const STEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// Starts the command; its output is the source.
@@ -34,8 +35,8 @@ pub(super) fn start(words: &[OsString], cancel: &CancelFlag) -> Outcome<StreamSo
     let mut command = Command::new(program);
     command.args(arguments).env_remove("COPAL_PASSWORD");
     command.stdin(Stdio::null()).stdout(Stdio::piped());
-    // Where a shell waits for a pipe, killing the shell alone leaves the pipe running. At a terminal Ctrl-C
-    // reaches all of them, and only processes of the group in the foreground may ask for a password there.
+    // If a shell waits for a pipe, killing the shell alone leaves the pipe running. At a terminal Ctrl-C
+    // reaches all processes of the pipe. There, only the foreground process group may ask for a password.
     let has_group = File::open("/dev/tty").is_err();
     if has_group {
         command.process_group(0);
@@ -64,18 +65,15 @@ pub(super) fn start(words: &[OsString], cancel: &CancelFlag) -> Outcome<StreamSo
 struct ProducerProcess {
     name: String,
     child: Mutex<Child>,
-    /// It leads a process group of its own.
+    /// Whether it leads its own process group.
     has_group: bool,
 }
 
 impl ProducerProcess {
-    /// Waits until it ends, and fails unless it ended well.
+    /// Waits for its end, and fails unless it succeeded.
     fn end(&self, cancel: &CancelFlag) -> Result<(), SourceError> {
         let unusable = |how: String| SourceError::Unusable {
-            reason: format!(
-                "{} {how}: what it wrote is not taken for a disk, no snapshot was made",
-                self.name
-            ),
+            reason: format!("{} {how}: its output is not used as a disk, no snapshot was made", self.name),
         };
         loop {
             let ended = self.child.lock().try_wait();
@@ -83,7 +81,7 @@ impl ProducerProcess {
                 Ok(Some(status)) if status.success() => return Ok(()),
                 Ok(Some(status)) => return Err(unusable(format!("failed ({status})"))),
                 Ok(None) if cancel.is_cancelled() => return Err(unusable("was interrupted".into())),
-                // It closed its output and goes on.
+                // It has closed its output and still runs.
                 Ok(None) => std::thread::park_timeout(std::time::Duration::from_millis(20)),
                 Err(error) => return Err(unusable(format!("cannot be waited for ({error})"))),
             }
@@ -94,11 +92,11 @@ impl ProducerProcess {
 impl Drop for ProducerProcess {
     fn drop(&mut self) {
         let mut child = self.child.lock();
-        // Once it was waited for, its number may be that of another process.
+        // After a wait, its number may belong to another process.
         if !matches!(child.try_wait(), Ok(None)) {
             return;
         }
-        // It may end in this moment, which is what we want.
+        // It may end at this moment, which is the goal.
         let group = Pid::from_raw(child.id() as i32).filter(|_| self.has_group);
         if let Some(group) = group {
             let _ = kill_process_group(group, Signal::KILL);
@@ -108,7 +106,7 @@ impl Drop for ProducerProcess {
     }
 }
 
-/// Its output, until a person interrupts.
+/// Its output, until the user interrupts.
 struct ProducerOutput {
     output: ChildStdout,
     cancel: CancelFlag,

@@ -1,4 +1,4 @@
-//! What a disk image is, apart from its bytes: part of the repository itself, a device that is in use.
+//! Checks of a disk image apart from its content: whether it is part of the repository, or a device in use.
 //!
 //! Not here: reading it (`copal_disk::source`).
 
@@ -9,10 +9,10 @@ use crate::{
 use copal_disk::doubt::DoubtKind;
 use std::{ffi::OsStr, path::Path};
 
-/// The image that is standard input, wherever the command was started.
+/// Standard input as an image, in any directory.
 const STDIN: &str = "-";
 
-/// A store that is read while it is written never ends as what it began as, and what it holds is no disk of a
+/// Refuses an image that belongs to the repository: it would change during the read, and holds no disk of a
 /// VM.
 pub(super) fn refuse_own(place: &RepositoryPlace, image: &OsStr) -> Outcome<()> {
     if image != STDIN && !image.is_empty() && place.holds(Path::new(image)) {
@@ -29,12 +29,11 @@ pub(super) fn refuse_own(place: &RepositoryPlace, image: &OsStr) -> Outcome<()> 
     Ok(())
 }
 
-/// Why a backup of an image may not be what its disk should be, by what else uses it.
+/// Doubts about a backup of an image that is mounted.
 pub(super) fn doubts(image: &OsStr) -> Option<(DoubtKind, String)> {
     let mounted = copal_device::mounted_on(Path::new(image)).map(|point| {
         format!(
-            "{} is mounted on {}: what is written there while it is read makes a snapshot that mixes before and \
-             after; back up a snapshot of the device (LVM, ZFS), or unmount it",
+            "{} is mounted on {}: writes there during the backup make a snapshot that mixes old and new data; back up a snapshot of the device (LVM, ZFS), or unmount it",
             image.display(),
             point.display()
         )
@@ -49,7 +48,7 @@ mod tests {
 
     /// Symptom: `copal backup --vm web -`, started inside a store's own directory of files, refused its
     /// standard input as a part of the repository.
-    /// Cause: `-` was looked for as a file of the working directory.
+    /// Cause: `-` was taken for a file of the working directory.
     /// Fix: standard input is no path.
     #[test]
     fn standard_input_is_no_file_of_the_working_directory() {

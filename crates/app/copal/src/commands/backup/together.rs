@@ -1,5 +1,4 @@
-//! A backup in a fleet: it asks the agents that it can reach, and waits for a VM that another host is backing
-//! up.
+//! A backup in a fleet: queries the reachable agents, and waits for a VM that another host is backing up.
 
 use super::super::CommandContext;
 use crate::asker::{self, PART_BYTES};
@@ -10,10 +9,10 @@ use copal_backup::{
 };
 use std::time::{Duration, Instant};
 
-/// How often a VM that another host has is looked at.
+/// Poll interval of a VM that another host is backing up.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// Backs up, with whom it can.
+/// Backs up a VM with the help of all reachable agents.
 pub(super) fn run(
     context: &CommandContext<'_>,
     repository: &Repository,
@@ -27,7 +26,7 @@ pub(super) fn run(
     let client = Client::connect(repository, &name, spool.path(), timeout)?;
     if client.is_none() {
         progress
-            .notice("no agent can be asked: nothing is shared with other VMs but what is popular already");
+            .notice("no agent can be asked: only chunks that are popular already are shared with other VMs");
     }
     let others = client.as_ref().map(|client| Collaboration {
         peers: client,
@@ -53,7 +52,7 @@ pub(super) fn run(
     }
 }
 
-/// Waits until nobody has the VM; `false`: patience ended, or the command.
+/// Waits until no session has the VM; `false`: the wait or the command ended first.
 fn is_free(
     context: &CommandContext<'_>,
     repository: &Repository,

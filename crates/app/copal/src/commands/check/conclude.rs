@@ -1,4 +1,4 @@
-//! How a look at a repository ends: what is wrong, line by line, and the exit code of damage.
+//! The end of a check: prints the damage line by line, and sets the exit code.
 
 use crate::{
     commands::{CommandContext, fields::MeasuredFields},
@@ -21,7 +21,7 @@ struct CheckFields<'a, M> {
     more: M,
 }
 
-/// Lists what is wrong; damage is exit code 20. `more`: fields for the summary.
+/// Lists the damage; exit code 20 if there is any. `more`: further fields of the summary.
 pub(super) fn conclude(
     context: &CommandContext<'_>,
     command: &'static str,
@@ -47,14 +47,13 @@ pub(super) fn conclude(
         return Ok(());
     }
     let sentence = format!(
-        "{subject} is damaged in {damages} {}; make new backups (they store lost chunks again) and restore what is \
-         whole",
+        "{subject} is damaged in {damages} {}; make new backups (they store lost chunks again) and restore undamaged snapshots",
         if damages == 1 { "place" } else { "places" }
     );
     Err(Failure::new(exit::DAMAGED, "damaged", sentence))
 }
 
-/// Damages, those that are only counted too.
+/// Number of damages, including those that are only counted.
 fn count(report: &CheckReport) -> u64 {
     report.damages.len() as u64 + report.more_damages
 }
@@ -76,7 +75,7 @@ fn list_damages(context: &CommandContext<'_>, report: &CheckReport) {
     }
     if report.more_damages > 0 {
         let hurt = &report.more_snapshots;
-        let mut sentence = format!("{} more damages are only counted", report.more_damages);
+        let mut sentence = format!("{} more damages were only counted", report.more_damages);
         if !hurt.is_empty() {
             sentence.push_str(&format!("; hurts {}", shorts(hurt)));
         }

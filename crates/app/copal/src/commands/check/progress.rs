@@ -1,11 +1,9 @@
-//! One progress for a check that reads the store four times, layer by layer: one total, one time that is
-//! left.
+//! Progress of a check that reads the store four times, layer by layer: one total, and one estimate of the
+//! remaining time.
 //!
-//! Packs are read as packs, then every file, then every table and value of the engine, then every byte that
-//! stands under a checksum.
+//! The layers are packs, then files, then tables and values of the engine, then every byte with a checksum.
 //!
-//! Invariant: what is done never exceeds what was announced, and equals it when the check has looked at
-//! everything.
+//! Invariant: the progress never exceeds the announced total, and equals it at the end of the check.
 
 use copal_backup::{Progress, Stage};
 use parking_lot::Mutex;
@@ -17,30 +15,30 @@ pub(super) enum CheckLayer {
     Volumes,
     /// Tables and values of the engine.
     Engine,
-    /// Every byte under a checksum.
+    /// Every byte with a checksum.
     Objects,
 }
 
-/// How many they are.
+/// Number of these layers.
 const BELOW: u64 = 3;
 
-/// Passes progress on, with the layers below in the total.
+/// Forwards progress, with the layers below included in the total.
 pub(super) struct CheckProgress<'a> {
     to: &'a dyn Progress,
-    /// Bytes in use, which each layer below reads about once; 0 when only structure is looked at.
+    /// Bytes in use, which each layer below reads about once; 0 if only structure is checked.
     store_bytes: u64,
     state: Mutex<WalkProgress>,
 }
 
 #[derive(Default)]
 struct WalkProgress {
-    /// The total was announced, and no other stage since.
+    /// Whether the total was announced, and no other stage since.
     is_announced: bool,
     /// Bytes of the packs.
     packs_bytes: u64,
-    /// Done of the total.
+    /// Bytes done of the total.
     done: u64,
-    /// Where the layer began and ends within the total.
+    /// Start and end of the layer within the total.
     layer: (u64, u64),
 }
 
@@ -49,7 +47,7 @@ impl CheckProgress<'_> {
         CheckProgress { to, store_bytes: if read_data { store_bytes } else { 0 }, state: Mutex::default() }
     }
 
-    /// A layer begins; whatever the one before has not counted is done.
+    /// Starts a layer; the uncounted rest of the previous one counts as done.
     pub(super) fn below(&self, layer: CheckLayer) {
         if self.store_bytes == 0 {
             let what = match layer {
@@ -62,7 +60,7 @@ impl CheckProgress<'_> {
         }
         let mut state = self.state.lock();
         if !state.is_announced {
-            // Damage was traced to its snapshots in between.
+            // In between, damage was traced to its snapshots.
             state.is_announced = true;
             (state.packs_bytes, state.done) = (0, 0);
             self.to.stage(Stage::ReadData, "store", BELOW * self.store_bytes);
@@ -77,15 +75,15 @@ impl CheckProgress<'_> {
         self.advance_to(&mut state, start);
     }
 
-    /// So many bytes of the layer are done.
+    /// Sets the bytes of the layer that are done.
     pub(super) fn reached(&self, bytes: u64) {
         let mut state = self.state.lock();
         let (start, end) = state.layer;
-        // Meanwhile nothing is written, yet sums and padding are not counted alike everywhere.
+        // Nothing is written meanwhile, but layers count sums and padding differently.
         self.advance_to(&mut state, start.saturating_add(bytes).min(end));
     }
 
-    /// The last layer is done.
+    /// Ends the last layer.
     pub(super) fn end(&self) {
         self.reached(u64::MAX);
     }
@@ -145,7 +143,7 @@ mod tests {
 
     /// Symptom: `check --read-data` of a large store stood at `walk store` for most of its time, without a
     /// total.
-    /// Cause: only the first of the three readings was counted. Fix: one total for all of them.
+    /// Cause: only the first of the three reads was counted. Fix: one total for all of them.
     #[test]
     fn all_that_is_read_is_announced_once_and_done_in_the_end() {
         let told = Told::default();
@@ -184,7 +182,7 @@ mod tests {
         let told = told.0.into_inner();
         assert_eq!(told.0.last(), Some(&(Stage::ReadData, 300)));
         assert_eq!(told.1, 300);
-        // Structure only: nothing is known of how much there is.
+        // With structure only, the total is unknown.
         let told = Told::default();
         let walk = CheckProgress::new(&told, false, 100);
         walk.stage(Stage::ReadData, "packs", 0);

@@ -36,20 +36,19 @@ fn remove(context: &CommandContext<'_>, name: &str, dry_run: bool) -> Outcome<()
             return Err(no_client(name));
         }
         let told = json!({ "removed": name, "dry_run": true });
-        context.output.answer(told, || format!("client {name} would be taken away\n"));
+        context.output.answer(told, || format!("client {name} would be removed\n"));
         return Ok(());
     }
     let report = order(&store, name, &requests::RemoveClient { name: name.to_owned() })?;
     answer(context, &report, || {
         format!(
-            "client {name} is taken away; data servers hear of it within seconds, and what it was permitted ends within \
-             {} minutes in any case\n",
+            "client {name} is removed; data servers refuse it within seconds, and its permits expire within {} minutes in any case\n",
             report.minutes
         )
     })
 }
 
-/// As [`add`], for a client that is there.
+/// Like [`add`], for an existing client.
 fn renew(context: &CommandContext<'_>, name: &str, out: Option<&Path>) -> Outcome<()> {
     let mut profile = cluster::profile(&context.arguments.common)?;
     let default = PathBuf::from(format!("{name}.json"));
@@ -75,9 +74,9 @@ fn renew(context: &CommandContext<'_>, name: &str, out: Option<&Path>) -> Outcom
     profile.certificate = signed.certificate;
     profile.key = drawn.key;
     profile.client = Some(name.to_owned());
-    profile
-        .write(out)
-        .map_err(|error| Failure::plain("profile", format!("{error}; try again where there is room")))?;
+    profile.write(out).map_err(|error| {
+        Failure::plain("profile", format!("{error}; try again where there is free space"))
+    })?;
     let told = json!({ "name": name, "profile": out.display().to_string() });
     context.output.answer(told, || {
         format!("the new profile of client {name} is {}, for its owner alone\n", out.display())
@@ -85,7 +84,7 @@ fn renew(context: &CommandContext<'_>, name: &str, out: Option<&Path>) -> Outcom
     Ok(())
 }
 
-/// An order about a client that is there.
+/// Sends a request about an existing client.
 fn order<R: AdminRequest>(store: &ClusterStore, name: &str, request: &R) -> Outcome<R::Reply> {
     administer(store, request).map_err(|failure| match failure.exit_code {
         exit::NOT_FOUND => no_client(name),
@@ -111,7 +110,8 @@ fn as_table(list: &ClientList) -> String {
     human::table(&["Name", "Path", "Rights", "Since"], &rows)
 }
 
-/// The key is drawn here and goes nowhere else; the master signs who the client is.
+/// Creates a client. The key is created here and never leaves this machine; the master signs the client's
+/// name.
 fn add(context: &CommandContext<'_>, name: &str, path: &str, rights: &str, out: &Path) -> Outcome<()> {
     let mut profile = cluster::profile(&context.arguments.common)?;
     if out.exists() {
@@ -137,7 +137,7 @@ fn add(context: &CommandContext<'_>, name: &str, path: &str, rights: &str, out: 
     profile.write(out).map_err(|error| {
         Failure::plain(
             "profile",
-            format!("{error}; `copal client rm {name}`, then try again where there is room"),
+            format!("{error}; run `copal client rm {name}`, then try again where there is free space"),
         )
     })?;
     let told = json!({ "name": name, "path": path, "rights": rights, "profile": out.display().to_string() });

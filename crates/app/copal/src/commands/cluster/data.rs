@@ -20,11 +20,11 @@ use std::{
     time::Duration,
 };
 
-/// Between two looks at what ends the process.
+/// Poll interval of the end of the process.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long a server that joins looks for the master.
+/// Longest search of a joining server for the master.
 const TO_JOIN: Duration = Duration::from_secs(30);
-/// Bytes that a new store preallocates; it grows.
+/// Bytes that a new store preallocates; the store grows later.
 const FIRST_BYTES: u64 = 64 << 20;
 
 pub(crate) fn run(context: &CommandContext<'_>, words: &DataArgs) -> Outcome<()> {
@@ -104,7 +104,7 @@ fn again(context: &CommandContext<'_>, words: &DataArgs, mut home: ServerHome) -
     if let Some(listen) = &words.listen {
         check_address(listen)?;
         home.listen.clone_from(listen);
-        // It is of where the server listened before.
+        // The saved address belongs to the previous listener.
         home.advertise = None;
     }
     if words.advertise.is_some() {
@@ -123,7 +123,7 @@ fn again(context: &CommandContext<'_>, words: &DataArgs, mut home: ServerHome) -
     }
     let memory = context.arguments.common.memory;
     home.memory_bytes = memory.or(home.memory_bytes);
-    // Before it is written down: a start that is refused changes nothing.
+    // Checked before the settings are written: a refused start changes nothing.
     shares(context, &home)?;
     let is_changed = words.listen.is_some()
         || words.advertise.is_some()
@@ -135,7 +135,7 @@ fn again(context: &CommandContext<'_>, words: &DataArgs, mut home: ServerHome) -
     Ok(home)
 }
 
-/// Takes over where the server stands, as far as it was said; whether anything was.
+/// Takes over the rack and zone of the arguments; returns whether any was given.
 fn place(words: &DataArgs, home: &mut ServerHome) -> bool {
     if let Some(rack) = &words.rack {
         home.rack.clone_from(rack);
@@ -146,8 +146,9 @@ fn place(words: &DataArgs, home: &mut ServerHome) -> bool {
     words.rack.is_some() || words.zone.is_some()
 }
 
-/// The first start: it draws ids and writes them down, makes the store, joins the cluster, and writes its
-/// identity into the store. If the store cannot be made, the server does not join, and the token stays valid.
+/// The first start: draws ids and writes them to the directory, creates the store, joins the cluster, and
+/// writes the server's identity into the store. If the store cannot be created, the server does not join, and
+/// the token stays valid.
 fn begin(context: &CommandContext<'_>, words: &DataArgs, drawn: Option<ServerHome>) -> Outcome<ServerHome> {
     let (Some(name), Some(token)) = (&words.name, &words.join) else {
         return Err(Failure::new(
@@ -162,7 +163,7 @@ fn begin(context: &CommandContext<'_>, words: &DataArgs, drawn: Option<ServerHom
     };
     let listen = words.listen.as_deref();
     let listen =
-        listen.ok_or_else(|| Failure::usage("where is the new server to listen? give --listen HOST:PORT"))?;
+        listen.ok_or_else(|| Failure::usage("a new server needs an address: give --listen HOST:PORT"))?;
     match &words.advertise {
         Some(advertise) => check_told(advertise)?,
         None => check_advertised(listen)?,
@@ -170,7 +171,7 @@ fn begin(context: &CommandContext<'_>, words: &DataArgs, drawn: Option<ServerHom
     check_listens(listen)?;
     let token = tokens::read(token)?;
     let mut home = match drawn {
-        // A first start that was cut short: the same server, in whatever it is told now.
+        // An interrupted first start: the same server, with the present arguments.
         Some(mut drawn) => {
             drawn.name.clone_from(name);
             listen.clone_into(&mut drawn.listen);
@@ -183,13 +184,13 @@ fn begin(context: &CommandContext<'_>, words: &DataArgs, drawn: Option<ServerHom
     place(words, &mut home);
     home.recovery_bytes_per_s = words.recovery_rate;
     home.memory_bytes = context.arguments.common.memory;
-    // Before the token is used up.
+    // Checked before the token is used.
     shares(context, &home)?;
     home.http = words.monitored.http.clone().unwrap_or_default();
     home.write(&words.dir).map_err(start_failure)?;
     let options = store_options(context, home.limit_bytes);
     let unfinished = match StoreLocation::find(&words.dir) {
-        // Made by a first start that was cut short; whose it is, is looked at when it is opened.
+        // Created by an interrupted first start; its identity is checked when it is opened.
         Ok(_) => None,
         Err(_) => {
             let new = NewStore {
@@ -208,7 +209,7 @@ fn begin(context: &CommandContext<'_>, words: &DataArgs, drawn: Option<ServerHom
     if let Some(unfinished) = unfinished {
         found_store(context, &home, unfinished, &options)?;
     }
-    // Last: from here on a start needs nothing but the directory.
+    // Written last: later starts need nothing but the directory.
     home.write(&words.dir).map_err(start_failure)?;
     Ok(home)
 }
@@ -239,39 +240,38 @@ fn store_options(context: &CommandContext<'_>, limit_bytes: Option<u64>) -> Stor
     StoreOptions { limit_bytes, ..context.arguments.common.store_options() }
 }
 
-/// What the memory of this start, or of the last that was told, is for.
+/// Shares of the memory budget given at this start, or saved by an earlier one.
 fn shares(context: &CommandContext<'_>, home: &ServerHome) -> Outcome<MemoryShares> {
     let kept = home.memory_bytes;
     let bytes = kept.unwrap_or_else(|| context.arguments.common.memory_bytes());
     Ok(MemoryShares::of(bytes)?)
 }
 
-/// The directory names the server, and its store is another's or is missing. The master is told, so that it
-/// does not wait for this server.
+/// The store of the directory is missing, or belongs to another server. The master is told, so that it does
+/// not wait for this server.
 fn gone(words: &DataArgs, home: &ServerHome) -> Failure {
     let told = match copal_server::report_lost_store(home) {
-        Ok(()) => "the master makes other copies now".to_owned(),
+        Ok(()) => "the master makes other replicas now".to_owned(),
         Err(error) => format!("the master could not be told: {error}"),
     };
     Failure::new(
         exit::DENIED,
         "store_gone",
         format!(
-            "the store in {} is gone, or that of another server: what was acknowledged is not there ({told}); join with a \
-             new name and an empty directory, and give this server up with `copal node lost {}`",
+            "the store in {} is missing or belongs to another server, so acknowledged data is not there ({told}); join with a new name and an empty directory, and declare this server lost with `copal node lost {}`",
             words.dir.display(),
             home.name
         ),
     )
 }
 
-/// Bytes that its file system has left; `None`: it does not say.
+/// Free bytes of the file system; `None` if unknown.
 fn free_bytes(directory: &Path) -> Option<u64> {
     let stat = rustix::fs::statvfs(directory).ok()?;
     Some(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-/// Bytes a second for copies that leave clients their share.
+/// Default rate of copies, in bytes per second, which leaves bandwidth to clients.
 fn recovery_rate(medium: Option<&str>) -> u64 {
     match medium {
         Some("hdd") => 40_000_000,
@@ -279,7 +279,7 @@ fn recovery_rate(medium: Option<&str>) -> u64 {
     }
 }
 
-/// What the disk below a directory is, as the kernel says; `None`: it does not.
+/// Kind of disk below a directory, as reported by the kernel; `None` if unknown.
 fn medium(directory: &Path) -> Option<&'static str> {
     let meta = std::fs::metadata(directory).ok()?;
     let device = std::os::linux::fs::MetadataExt::st_dev(&meta);
@@ -305,7 +305,7 @@ impl StoreSpace for StoreRoom {
     fn bytes(&self) -> (u64, u64) {
         let space = self.objects.space();
         let used = space.live_bytes + space.staged_bytes + space.quarantine_bytes;
-        // The host may have less than the limit allows.
+        // The host may have less free space than the limit allows.
         let of_host = free_bytes(&self.directory).map(|free| space.size_bytes.saturating_add(free));
         let capacity = self.limit_bytes.into_iter().chain(of_host).min().unwrap_or(space.size_bytes);
         (used, capacity)

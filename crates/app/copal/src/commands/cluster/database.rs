@@ -1,6 +1,6 @@
-//! Where a master keeps its tables: a file of its own, or a database that several masters share.
+//! Database of a master: a file of its own, or a database that several masters share.
 //!
-//! Invariant: the password of a database is in a file only: never among the words of a process, nor in a
+//! Invariant: the password of a database is in a file only: never among the arguments of a process, nor in a
 //! message.
 
 use crate::failure::{Failure, Outcome};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// Longest password file that is read.
 const MOST_BYTES: u64 = 4096;
 
-/// See the module.
+/// Database of a master.
 #[derive(Clone)]
 pub(super) enum MasterDatabase {
     File(PathBuf),
@@ -58,7 +58,7 @@ fn read(path: &Path) -> Result<String, MetaError> {
     Ok(text.trim_end_matches(['\n', '\r']).to_owned())
 }
 
-/// The same address with a password behind the user.
+/// The address with a password after the user.
 fn with_password(url: &str, password: &str) -> String {
     let Some((user, rest)) = url.split_once('@') else {
         return url.to_owned();
@@ -73,7 +73,7 @@ fn with_password(url: &str, password: &str) -> String {
     format!("{user}:{escaped}@{rest}")
 }
 
-/// Refuses an address that is none, and one that has a password in it.
+/// Refuses an invalid address, and one with a password in it.
 pub(super) fn check_url(url: &str) -> Outcome<()> {
     let usage = |text: &str| Err(Failure::usage(text.to_owned()));
     let Some(rest) = url.strip_prefix("mysql://") else {
@@ -82,8 +82,7 @@ pub(super) fn check_url(url: &str) -> Outcome<()> {
     let (user, place) = rest.split_once('@').unwrap_or_default();
     if user.contains(':') {
         return usage(
-            "a password among the words of a command can be read by everybody on this machine; write it into a file that only \
-             you may read, and give --meta-password-file",
+            "every user of this machine can read a password in the arguments of a command; write it into a file that only you can read, and give --meta-password-file",
         );
     }
     match user.is_empty() || !place.contains('/') || place.ends_with('/') {

@@ -19,7 +19,7 @@ pub(crate) fn run(context: &CommandContext<'_>, verb: &DiskCommand) -> Outcome<(
     }
 }
 
-/// Disks in a line each.
+/// A table with one disk per line.
 fn as_table(list: &DiskList) -> String {
     let row = |disk: &DiskUsage| {
         let draining = if disk.draining { ", draining" } else { "" };

@@ -23,31 +23,37 @@ pub(super) fn run(
     }
     let since_ms = found.may_lack_since_ms;
     if order.lose_since_ms.is_none_or(|since| since > since_ms) {
-        let text =
-            format!("{}; to go on from there all the same: --lose-since {}", outlook(&found), time(since_ms));
+        let text = format!(
+            "{}; to continue from there nevertheless: --lose-since {}",
+            outlook(&found),
+            time(since_ms)
+        );
         return Err(Failure::new(exit::USAGE, "usage", text));
     }
     let report = administer_group(store, group, order)?;
     answer(context, &report, || {
-        format!("group {group} goes on from what {from} has; the others take it over from there\n")
+        format!("group {group} continues from the replica on {from}; the others copy it\n")
     })
 }
 
-/// What may be lost, and who might still have it.
+/// Describes the possible loss, and the servers that may still hold the data.
 fn outlook(found: &AcceptReport) -> String {
     let (group, from) = (found.group, &found.from);
     let mut text = match found.may_lack_since_ms {
         0 if found.covered => {
-            format!("{from} may lack what was acknowledged in group {group} since that began")
+            format!("{from} may lack operations of group {group} since the group began")
         }
         0 => format!("{from} may lack any file of group {group}: it never had all of them, or was damaged"),
         since => format!(
-            "{from} has all of group {group} that is older than {}, and may lack what was acknowledged since",
+            "{from} has all operations of group {group} before {}, and may lack operations acknowledged since",
             time(since)
         ),
     };
     if found.second_files > 0 {
-        text.push_str(&format!("; {} files go whose names belong to others there", found.second_files));
+        text.push_str(&format!(
+            "; {} files are deleted, since their names belong to other files there",
+            found.second_files
+        ));
     }
     for member in &found.away {
         text.push_str(&format!(
@@ -59,7 +65,7 @@ fn outlook(found: &AcceptReport) -> String {
     text
 }
 
-/// A time as --lose-since takes it.
+/// A time in the form of --lose-since.
 fn time(ms: u64) -> String {
     match i64::try_from(ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok()) {
         Some(time) if ms > 0 => time.to_string(),

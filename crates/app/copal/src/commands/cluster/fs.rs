@@ -21,9 +21,9 @@ use std::{
     path::Path,
 };
 
-/// Bytes that are read, or written, at a time.
+/// Bytes per read or write.
 const CHUNK: usize = 4 << 20;
-/// Entries that one listing asks for at a time.
+/// Entries per request of a listing.
 const PAGE: usize = 1000;
 
 pub(crate) fn run(context: &CommandContext<'_>, words: &FsArgs) -> Outcome<()> {
@@ -79,7 +79,7 @@ impl FileCommands<'_> {
         let options = VolumeOptions { quota_bytes, ..VolumeOptions::default() };
         let vid = self.store.create_volume(parent, name, &options).map_err(of_volume)?;
         let fields = json!({ "volume": path, "vid": vid.0, "group": vid.birth_group().0 });
-        self.context.output.summary(fields, || format!("made {path} in group {}\n", vid.birth_group()));
+        self.context.output.summary(fields, || format!("created {path} in group {}\n", vid.birth_group()));
         Ok(())
     }
 
@@ -104,7 +104,7 @@ impl FileCommands<'_> {
                         return Err(Failure::new(
                             exit::INTERRUPTED,
                             "cancelled",
-                            "interrupted; nothing of the file appears",
+                            "interrupted; the file was not created",
                         ));
                     }
                     writer.append(chunk).map_err(named)?;
@@ -141,7 +141,7 @@ impl FileCommands<'_> {
             .and_then(|()| target.flush().map_err(CopyError::Target));
         if let Err(cut) = copied {
             if !is_stdout {
-                // A part of a file is no file; what it is good for, nobody could tell later.
+                // An incomplete file is removed: later nothing would show that it is incomplete.
                 drop(target);
                 let _ = std::fs::remove_file(to);
             }
@@ -353,7 +353,7 @@ fn named(file: &FileArgs, error: VolumeError) -> Failure {
     }
 }
 
-/// Up to a chunk; shorter only at the end.
+/// Reads up to a chunk; shorter only at the end.
 fn read_chunk(source: &mut dyn Read, from: &Path) -> Outcome<Bytes> {
     let mut chunk = Vec::new();
     let read = source.take(CHUNK as u64).read_to_end(&mut chunk);
@@ -363,7 +363,7 @@ fn read_chunk(source: &mut dyn Read, from: &Path) -> Outcome<Bytes> {
     Ok(Bytes::from(chunk))
 }
 
-/// Why a copy ended early.
+/// Reason for the early end of a copy.
 enum CopyError {
     Source(Failure),
     Target(std::io::Error),

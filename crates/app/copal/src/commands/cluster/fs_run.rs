@@ -1,4 +1,5 @@
-//! `copal fs run`: operations as lines of JSON, many at a time, each answered as it ends.
+//! `copal fs run`: runs operations from JSON lines, many at a time, and prints each result when the operation
+//! ends.
 
 use super::CommandContext;
 use crate::{
@@ -24,9 +25,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Files that one listing answers at most.
+/// Most files in the answer of a listing.
 const MOST_LISTED: usize = 100_000;
-/// Lines read ahead of their turn.
+/// Lines read ahead of execution.
 const READ_AHEAD: usize = 1024;
 
 #[derive(Deserialize)]
@@ -43,7 +44,7 @@ struct OperationLine {
     fid: Option<String>,
     deadline_ms: Option<u64>,
     consistency: Option<String>,
-    /// Of a get: answer the bytes.
+    /// For a get: return the bytes.
     #[serde(default)]
     body: bool,
     #[serde(default)]
@@ -68,7 +69,7 @@ pub(crate) fn run(context: &CommandContext<'_>, store: &ClusterStore, parallel: 
     reader.map_err(super::start_failure)?;
     let lines = Mutex::new(lines);
     let volumes = Volumes::default();
-    // A thread for each operation at a time: they wait for the cluster, and do nothing else.
+    // One thread per concurrent operation: the threads only wait for the cluster.
     let started = thread::scope(|scope| {
         for number in 0..parallel {
             let work = || {
@@ -87,7 +88,7 @@ pub(crate) fn run(context: &CommandContext<'_>, store: &ClusterStore, parallel: 
                 Ok(_) => {}
                 Err(error) if number == 0 => return Err(error),
                 Err(error) => {
-                    tracing::warn!(%error, operations = number, "fewer operations run at a time than --parallel says");
+                    tracing::warn!(%error, operations = number, "fewer concurrent operations than --parallel: no more threads");
                     break;
                 }
             }
@@ -160,7 +161,7 @@ struct RunOperation<'a> {
 impl RunOperation<'_> {
     async fn run(&self) -> Result<Value, OperationError> {
         let outcome = self.try_run().await;
-        // A path may mean another volume by now.
+        // The path may name another volume now.
         if matches!(outcome, Err(OperationError::Volume(VolumeError::VolumeGone))) && self.line.op != "mkdir"
         {
             self.volumes.lock().remove(&self.line.volume);

@@ -46,7 +46,9 @@ pub(crate) fn run(context: &CommandContext<'_>, verb: &GroupCommand) -> Outcome<
         }
         GroupCommand::Move { group, from, to, dry_run, .. } => {
             let (Some(from), Some(to)) = (from.clone(), to.clone()) else {
-                return Err(Failure::usage("move it where? give --from NAME and --to NAME, or --cancel"));
+                return Err(Failure::usage(
+                    "the move has no servers: give --from NAME and --to NAME, or --cancel",
+                ));
             };
             let wanted = requests::WantedMove { group: *group, from, to };
             let order = requests::MoveGroup { r#move: Some(wanted), dry_run: *dry_run };
@@ -75,15 +77,15 @@ pub(crate) fn run(context: &CommandContext<'_>, verb: &GroupCommand) -> Outcome<
 fn boost_as_text(report: &BoostReport) -> String {
     let group = report.group;
     match report.ahead.flatten() {
-        _ if !report.lacks => format!("group {group} has all its copies\n"),
+        _ if !report.lacks => format!("group {group} has all its replicas\n"),
         Some(0) => format!("the copy of group {group} is the next\n"),
-        Some(ahead) => format!("the copy of group {group} waits, {ahead} go before it\n"),
+        Some(ahead) => format!("the copy of group {group} waits, {ahead} come before it\n"),
         None => format!("group {group} is being copied\n"),
     }
 }
 
-/// Why a group lacks a copy: a sentence, its members that are not whole, what is done, what blocks it, what
-/// happened.
+/// The explanation of a degraded group: a sentence, its replicas that are not in sync, the next step,
+/// obstacles, and events.
 fn story_as_text(story: &GroupStory) -> String {
     let mut said = format!("{}\n", story.sentence);
     for member in &story.members {
@@ -111,7 +113,7 @@ fn story_as_text(story: &GroupStory) -> String {
     said
 }
 
-/// Groups with their members in a line each.
+/// A table with one group per line.
 pub(super) fn as_table(groups: &[GroupMembers]) -> String {
     let member = |member: &MemberRole| format!("{} {} {}", member.name, member.address, member.role);
     let row = |group: &GroupMembers| {
@@ -139,9 +141,7 @@ fn verify(context: &CommandContext<'_>, store: &ClusterStore, groups: &[GroupId]
                     format!("group {group}: {server} has other files than {from}")
                 }
                 ReplicaDifference::Damaged { server, what } => format!("group {group}: {server}: {what}"),
-                ReplicaDifference::NotInSync { server } => {
-                    format!("group {group}: {server} is not whole yet")
-                }
+                ReplicaDifference::NotInSync { server } => format!("group {group}: {server} is not in sync yet"),
                 ReplicaDifference::Unreached { server, why } => format!("group {group}: {server}: {why}"),
             };
             let fields = json!({ "code": "differs", "group": group.0, "message": sentence });
@@ -166,7 +166,7 @@ fn verify(context: &CommandContext<'_>, store: &ClusterStore, groups: &[GroupId]
         count => Err(Failure::new(
             exit::DAMAGED,
             "differs",
-            format!("{count} members differ from others, or are damaged; see above"),
+            format!("{count} replicas differ from others, or are damaged; see above"),
         )),
     }
 }

@@ -17,9 +17,9 @@ use copal_server::{
 use serde_json::json;
 use std::{path::Path, time::Duration};
 
-/// How long a master that joins looks for the one that leads.
+/// Longest search of a joining master for the leader.
 const TO_JOIN: Duration = Duration::from_secs(30);
-/// Between two looks at what ends the process.
+/// Poll interval of the end of the process.
 const LOOK: Duration = Duration::from_millis(50);
 
 pub(crate) fn run(context: &CommandContext<'_>, words: &MasterArgs) -> Outcome<()> {
@@ -58,7 +58,7 @@ pub(crate) fn run(context: &CommandContext<'_>, words: &MasterArgs) -> Outcome<(
             }),
         );
         context.output.line(&format!(
-            "waiting: {reason}; the master at {} goes on trying, and leads or stands by once the database answers",
+            "waiting: {reason}; the master at {} retries, and leads or stands by once the database answers",
             process.address()
         ));
     }
@@ -86,7 +86,7 @@ pub(crate) fn run(context: &CommandContext<'_>, words: &MasterArgs) -> Outcome<(
     Ok(())
 }
 
-/// Takes over what later starts go by; whether anything was said.
+/// Takes over the settings that are saved for later starts; returns whether any was given.
 fn keep(words: &MasterArgs, home: &mut MasterHome) -> bool {
     if let Some(http) = &words.monitored.http {
         home.http.clone_from(http);
@@ -104,19 +104,19 @@ fn options(home: &MasterHome, words: &MasterArgs) -> MasterOptions {
     MasterOptions {
         permanent_after_ms: home.permanent_after_ms.unwrap_or(fallback.permanent_after_ms),
         copies_at_once: home.copies_at_once.map(usize::from),
-        // The database keeps it, for all masters.
+        // The database stores it for all masters.
         first_servers: words.first_servers.map(usize::from),
         after_restore: words.after_restore,
         ..fallback
     }
 }
 
-/// Where a new master listens, and where others reach it.
+/// The address at which a new master listens, and the one that others use.
 fn addresses(words: &MasterArgs) -> Outcome<(&str, &str)> {
     let listen = words
         .listen
         .as_deref()
-        .ok_or_else(|| Failure::usage("where is the new master to listen? give --listen HOST:PORT"))?;
+        .ok_or_else(|| Failure::usage("a new master needs an address: give --listen HOST:PORT"))?;
     let advertise = words.advertise.as_deref().unwrap_or(listen);
     check_told(advertise)?;
     if MasterHome::read(&words.dir).is_ok() {
@@ -126,7 +126,7 @@ fn addresses(words: &MasterArgs) -> Outcome<(&str, &str)> {
     Ok((listen, advertise))
 }
 
-/// A home that knows its database.
+/// The configuration of a new master, with its database.
 fn home_of(
     words: &MasterArgs,
     (listen, advertise): (&str, &str),
@@ -142,7 +142,7 @@ fn home_of(
     Ok(home)
 }
 
-/// Makes a cluster: its authority, its database, and a profile for its clients.
+/// Creates a cluster: its authority, its database, and a profile for its clients.
 fn make(words: &MasterArgs) -> Outcome<MasterHome> {
     let addresses = addresses(words)?;
     let mut uuid = [0; 16];
@@ -157,11 +157,12 @@ fn make(words: &MasterArgs) -> Outcome<MasterHome> {
         Some(_) => "; start the database, or correct --meta, and try again",
         None => "",
     };
-    let mut meta = opened.map_err(|error| start_failure(format!("no cluster was made: {error}{advice}")))?;
+    let mut meta =
+        opened.map_err(|error| start_failure(format!("no cluster was created: {error}{advice}")))?;
     let pool = PoolConfig { replicas: words.replicas, min_ack: words.replicas.min(2), groups: words.groups };
     Cluster::create_cluster(meta.as_mut(), uuid, pool).map_err(of_master)?;
     write_profile(words, uuid, vec![addresses.1.to_owned()], &authority)?;
-    // Last: without it nothing of a half made cluster counts.
+    // Written last: without this file a partly created cluster does not count.
     home.write(&words.dir).map_err(start_failure)?;
     Ok(home)
 }
@@ -177,11 +178,11 @@ fn write_profile(
     profile.write(&words.dir.join("client.json")).map_err(start_failure)
 }
 
-/// Writes another certificate into the profile beside a master when half of the time of the one in it is
-/// over: whoever starts a master has the authority's key. The key of the profile is new, too.
+/// Renews the certificate and key of the profile beside a master after half of their lifetime; the master
+/// holds the authority's key.
 fn renew_profile(words: &MasterArgs, home: &MasterHome) {
     let path = words.dir.join("client.json");
-    // Where it was moved away nothing is written.
+    // If the profile was moved away, nothing is written.
     let Ok(mut profile) = ClientProfile::read(&path) else {
         return;
     };
@@ -195,18 +196,18 @@ fn renew_profile(words: &MasterArgs, home: &MasterHome) {
         Ok(client) => {
             (profile.certificate, profile.key) = (client.certificate, client.key);
             if let Err(error) = profile.write(&path) {
-                tracing::warn!(%error, "the profile beside this master could not be renewed");
+                tracing::warn!(%error, "profile beside this master not renewed");
             }
         }
-        Err(error) => tracing::warn!(%error, "the profile beside this master could not be renewed"),
+        Err(error) => tracing::warn!(%error, "profile beside this master not renewed"),
     }
 }
 
-/// Becomes a further master of the cluster of a token.
+/// Becomes a further master of the token's cluster.
 fn join(words: &MasterArgs, token: &str) -> Outcome<MasterHome> {
     let addresses = addresses(words)?;
     let token = tokens::read(token)?;
-    // Before the token is used up.
+    // Checked before the token is used.
     if let Some(url) = &words.meta {
         check_url(url)?;
     }
@@ -232,7 +233,7 @@ fn find(words: &MasterArgs) -> Outcome<MasterHome> {
         copal_server::HomeError::Missing { .. } => Failure::new(
             exit::NO_REPOSITORY,
             "no_master",
-            format!("there is no master in {}; make one with --new", words.dir.display()),
+            format!("there is no master in {}; create one with --new", words.dir.display()),
         ),
         error => start_failure(error),
     })?;

@@ -1,4 +1,4 @@
-//! `copal meta`: the master's database kept elsewhere, put back, looked through.
+//! `copal meta`: backs up, restores and checks the database of a master.
 
 use super::{CommandContext, start_failure, take};
 use crate::{
@@ -17,7 +17,7 @@ pub(crate) fn run(context: &CommandContext<'_>, verb: &MetaCommand) -> Outcome<(
     match verb {
         MetaCommand::Backup { dir, file } => {
             let kept = copal_master::back_up_tables(&found(dir)?, file).map_err(failure)?;
-            told(context, &kept, &format!("kept in {}", file.display()));
+            told(context, &kept, &format!("saved in {}", file.display()));
             Ok(())
         }
         MetaCommand::Restore { dir, file, away } => {
@@ -34,7 +34,7 @@ pub(crate) fn run(context: &CommandContext<'_>, verb: &MetaCommand) -> Outcome<(
                     format!("put master.json of the old master into {} before it is started", dir.display())
                 }
             };
-            told(context, &kept, &format!("put back into {}; {then}", dir.display()));
+            told(context, &kept, &format!("restored into {}; {then}", dir.display()));
             Ok(())
         }
         MetaCommand::Check { dir, file } => {
@@ -42,7 +42,9 @@ pub(crate) fn run(context: &CommandContext<'_>, verb: &MetaCommand) -> Outcome<(
                 (_, Some(file)) => file.clone(),
                 (Some(dir), None) => found(dir)?,
                 (None, None) => {
-                    return Err(Failure::usage("check what? give --dir DIR, or the FILE of a copy"));
+                    return Err(Failure::usage(
+                        "nothing to check was named: give --dir DIR, or the FILE of a copy",
+                    ));
                 }
             };
             let found = copal_master::check_tables(&database).map_err(failure)?;
@@ -57,7 +59,7 @@ pub(crate) fn run(context: &CommandContext<'_>, verb: &MetaCommand) -> Outcome<(
                 _ => Err(Failure::new(
                     exit::DAMAGED,
                     "damaged",
-                    "the tables do not agree with each other; put back a copy with `copal meta restore`",
+                    "the tables are inconsistent; restore a copy with `copal meta restore`",
                 )),
             }
         }
@@ -69,7 +71,7 @@ fn now_ms() -> u64 {
     since.map_or(0, |since| since.as_millis() as u64)
 }
 
-/// The database of a master that was made there.
+/// The database of a master's directory.
 fn found(dir: &Path) -> Outcome<PathBuf> {
     let database = MasterHome::database(dir);
     if MasterHome::read(dir).is_ok_and(|home| home.meta.is_some()) {
@@ -77,7 +79,7 @@ fn found(dir: &Path) -> Outcome<PathBuf> {
             exit::USAGE,
             "shared",
             format!(
-                "the master in {} shares a database with others: keep that one by its own tools (mariadb-dump \
+                "the master in {} shares a database with others: back that up with its own tools (mariadb-dump \
                  --single-transaction)",
                 dir.display()
             ),

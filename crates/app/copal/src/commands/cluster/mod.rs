@@ -40,12 +40,12 @@ use std::{
     path::Path,
 };
 
-/// The directory of a process, for this process alone.
+/// Locks the directory of a process.
 fn take(directory: &Path) -> crate::failure::Outcome<DirectoryLock> {
     DirectoryLock::take(directory).map_err(Failure::from)
 }
 
-/// The rest of the line that says where a process listens.
+/// The part of the ready line that names the monitoring address.
 fn monitored(http: Option<&str>) -> String {
     http.map_or_else(String::new, |http| format!(", for monitors at http://{http}/metrics"))
 }
@@ -60,7 +60,7 @@ fn answer(
     Ok(())
 }
 
-/// Zone and rack of a server in one word; a dash where neither is known.
+/// Zone and rack of a server as one word; a dash if neither is known.
 fn site_as_text(zone: &str, rack: &str) -> String {
     let told: Vec<&str> = [zone, rack].into_iter().filter(|word| !word.is_empty()).collect();
     match told.is_empty() {
@@ -76,7 +76,7 @@ fn start_failure(error: impl std::fmt::Display) -> Failure {
 /// Refuses an address that no other machine can reach: unspecified, multicast or broadcast.
 pub(super) fn check_advertised(address: &str) -> crate::failure::Outcome<()> {
     check_address(address)?;
-    // A name that is not known here may be known to others.
+    // A name that this machine cannot resolve may be known to others.
     let resolved = address.to_socket_addrs().map(Vec::from_iter).unwrap_or_default();
     let is_of_none = |at: &SocketAddr| {
         let ip = at.ip().to_canonical();
@@ -85,7 +85,7 @@ pub(super) fn check_advertised(address: &str) -> crate::failure::Outcome<()> {
     match resolved.iter().any(is_of_none) {
         false => Ok(()),
         true => Err(Failure::usage(format!(
-            "no other machine reaches {address}; give --advertise with the address that others are to use"
+            "no other machine can reach {address}; give --advertise with an address for others"
         ))),
     }
 }
@@ -97,12 +97,12 @@ fn check_told(address: &str) -> crate::failure::Outcome<()> {
     match address.ends_with(":0") {
         false => Ok(()),
         true => Err(Failure::usage(format!(
-            "others cannot be told to use {address}: a port of 0 is drawn at each start; give one"
+            "{address} cannot be advertised: port 0 changes at each start; give a fixed port"
         ))),
     }
 }
 
-/// Sees that a new process can listen at an address, before others are told of it.
+/// Checks that a new process can listen at an address, before others learn it.
 fn check_listens(address: &str) -> crate::failure::Outcome<()> {
     check_address(address)?;
     match TcpListener::bind(address) {
@@ -114,7 +114,7 @@ fn check_listens(address: &str) -> crate::failure::Outcome<()> {
     }
 }
 
-/// An address as it is typed: HOST:PORT.
+/// Checks an address of the form HOST:PORT.
 fn check_address(address: &str) -> crate::failure::Outcome<()> {
     let port = address.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?)));
     match port {

@@ -48,7 +48,7 @@ pub(crate) fn run(context: &CommandContext<'_>, verb: &NodeCommand) -> Outcome<(
     }
 }
 
-/// Servers in a line each.
+/// A table with one server per line.
 fn as_table(servers: &[ServerStatus]) -> String {
     let row = |server: &ServerStatus| {
         let draining = if server.draining { ", draining" } else { "" };
@@ -76,13 +76,13 @@ fn lose(context: &CommandContext<'_>, store: &ClusterStore, name: &str, dry_run:
         administer(store, &requests::LoseServer { name: name.to_owned() })?;
     }
     context.output.answer(json!({ "lost": name, "groups": groups, "dry_run": dry_run }), || match dry_run {
-        true => format!("{name} would be given up, and its {groups} groups copied from others\n"),
-        false => format!("{name} is given up; its {groups} groups are copied from others\n"),
+        true => format!("{name} would be declared lost, and its {groups} groups copied from others\n"),
+        false => format!("{name} is declared lost; its {groups} groups are copied from others\n"),
     });
     Ok(())
 }
 
-/// An order about a server.
+/// Sends a request about a server.
 fn order<R: AdminRequest>(store: &ClusterStore, name: &str, request: &R) -> Outcome<R::Reply> {
     administer(store, request).map_err(|failure| match failure.exit_code {
         exit::NOT_FOUND => no_server(name),
@@ -98,14 +98,14 @@ fn no_server(name: &str) -> Failure {
 fn absence_as_text(report: &AbsenceReport, for_ms: u64) -> String {
     let (name, until) = (&report.name, human::local_time(report.until_ms));
     let mut text = match (for_ms, report.dry_run) {
-        (0, _) => format!("{name} is not announced to be away any more\n"),
-        (_, true) => format!("{name} could be away until {until}\n"),
-        (_, false) => format!("{name} may be away until {until}; it is not given up before\n"),
+        (0, _) => format!("the maintenance of {name} has ended\n"),
+        (_, true) => format!("{name} could be down until {until}\n"),
+        (_, false) => format!("{name} may be down until {until}; until then it does not count as lost\n"),
     };
     let short = report.groups_too_few;
     if short > 0 && for_ms > 0 {
         text.push_str(&format!(
-            "without it {short} groups have too few members that are there: nothing can be written to them\n"
+            "without it {short} groups have too few replicas: nothing can be written to them\n"
         ));
     }
     text
@@ -114,15 +114,15 @@ fn absence_as_text(report: &AbsenceReport, for_ms: u64) -> String {
 fn drain_as_text(report: &DrainReport, undo: bool) -> String {
     let (name, groups, bytes) = (&report.name, report.groups, human::bytes(report.bytes));
     if undo {
-        return format!("{name} is not emptied any more\n");
+        return format!("{name} is no longer being drained\n");
     }
     let end = match report.ends_in_s {
         Some(seconds) => format!(", in about {}", human::age(seconds)),
         None => String::new(),
     };
     let mut text = match report.dry_run {
-        true => format!("{name} would be emptied: {groups} groups, {bytes}, would go to others{end}\n"),
-        false => format!("{name} is emptied: {groups} groups, {bytes}, go to others{end}\n"),
+        true => format!("{name} would be drained: {groups} groups, {bytes}, would move to others{end}\n"),
+        false => format!("{name} is being drained: {groups} groups, {bytes}, move to others{end}\n"),
     };
     for blocked in &report.blocked {
         text.push_str(&format!("blocked: {blocked}\n"));

@@ -11,17 +11,17 @@ use copal_client::administration::{DiskForecast, MoveReport, RebalancePlan, requ
 use serde::{Deserialize, de::DeserializeOwned};
 use std::path::Path;
 
-/// Longest plan that is read.
+/// Longest plan file.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// The version of a plan in a file.
+/// The version field of a plan file.
 #[derive(Deserialize)]
 struct PlanVersion {
     #[serde(default)]
     v: u32,
 }
 
-/// The moves of a plan in a file. Its bytes and disks are for people.
+/// The moves field of a plan file. Its other fields are for people.
 #[derive(Deserialize)]
 struct PlanMoves {
     moves: Vec<PlanMove>,
@@ -58,7 +58,10 @@ pub(crate) fn run(context: &CommandContext<'_>, verb: &RebalanceCommand) -> Outc
             let report = administer(&store, &requests::PauseRebalance { dry_run: *dry_run })?;
             answer(context, &report, || {
                 let would = if *dry_run { "would be" } else { "are" };
-                format!("{} moves {would} left out, {} under way go on\n", report.left_out, report.running)
+                format!(
+                    "{} moves {would} skipped, {} in progress continue\n",
+                    report.left_out, report.running
+                )
             })
         }
     }
@@ -77,7 +80,7 @@ fn read(path: &Path) -> Outcome<Vec<requests::WantedMove>> {
         return Err(unusable(format!("it has {length} bytes")));
     }
     let text = std::fs::read_to_string(path).map_err(|error| unusable(error.to_string()))?;
-    // The version first: another one may have other moves.
+    // The version is checked first: another one may have another form of moves.
     let PlanVersion { v } = part(&text).map_err(unusable)?;
     if v != RebalancePlan::VERSION {
         return Err(unusable("its version is none of this release".to_owned()));
@@ -117,7 +120,7 @@ fn plan_as_text(plan: &RebalancePlan) -> String {
     text
 }
 
-/// What an order to move came to.
+/// The result of a request to move, as text.
 pub(super) fn moved_as_text(report: &MoveReport) -> String {
     let bytes = human::bytes(report.bytes);
     let end = match report.ends_in_s {
@@ -130,7 +133,7 @@ pub(super) fn moved_as_text(report: &MoveReport) -> String {
     };
     let mut text = format!("{} {moves}, {bytes}{end}\n", human::count(report.groups as u64, "group"));
     if report.done > 0 {
-        text.push_str(&format!("{} moved before, or move already\n", report.done));
+        text.push_str(&format!("{} have moved or are moving already\n", report.done));
     }
     text
 }

@@ -18,11 +18,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a process may take to be ready.
+/// Longest time for a process to become ready.
 const TO_START: Duration = Duration::from_secs(60);
-/// How long a process may take to end, once it is told to; what is left then is killed.
+/// Longest time for a process to end after the request; then it is killed.
 const TO_END: Duration = Duration::from_secs(8);
-/// Between two looks at who has ended.
+/// Poll interval of ended processes.
 const LOOK: Duration = Duration::from_millis(100);
 
 struct ChildProcess {
@@ -85,7 +85,7 @@ impl ServeRun<'_> {
             json!({ "url": url, "profile": profile.display().to_string(), "processes": told }),
         );
         output.line(&format!("ready: export COPAL_CLUSTER={}", profile.display()));
-        output.line(&format!("a repository may be at {url}"));
+        output.line(&format!("address for repositories: {url}"));
         Ok(())
     }
 
@@ -116,13 +116,13 @@ impl ServeRun<'_> {
                 let first = self.words.first_servers.unwrap_or(self.words.servers);
                 typed.extend(["--new".into(), "--first-servers".into(), first.to_string().into()]);
             } else {
-                // Through a pipe: words of a process can be read by anybody.
+                // Through a pipe: every user can read the arguments of a process.
                 typed.extend(["--join".into(), "-".into()]);
                 token = Some(token_of(&dir.join("client.json"), true)?);
             }
         }
         let process = self.start(&name, directory.clone(), typed, &again, token)?;
-        // Where people look for it; the master's own is as good.
+        // The usual place of the profile; the master's own is the same.
         let profile = ClientProfile::read(&directory.join("client.json")).map_err(super::start_failure)?;
         profile.write(&dir.join("client.json")).map_err(super::start_failure)?;
         Ok(process)
@@ -142,7 +142,7 @@ impl ServeRun<'_> {
         }
         let token = token_of(profile, false)?;
         let listen = format!("127.0.0.1:{}", self.words.port + number);
-        // Through a pipe: words of a process can be read by anybody.
+        // Through a pipe: every user can read the arguments of a process.
         for word in ["--name", &name, "--listen", &listen, "--join", "-"] {
             typed.push(word.into());
         }
@@ -155,7 +155,7 @@ impl ServeRun<'_> {
         self.start(&name, directory, typed, &again, Some(token))
     }
 
-    /// Starts a process, and waits until it says that it is ready.
+    /// Starts a process, and waits until it reports that it is ready.
     fn start(
         &self,
         name: &str,
@@ -167,7 +167,7 @@ impl ServeRun<'_> {
         let mut command = Command::new(&self.program);
         let parent = std::process::id().to_string();
         command.args(&typed).args(["--json", "--end-with-parent", &parent]);
-        // Files in memory are asked for by who serves there.
+        // The processes, not this one, open files on memory file systems.
         if self.context.arguments.common.allow_volatile {
             command.arg("--allow-volatile");
         }
@@ -185,7 +185,7 @@ impl ServeRun<'_> {
         if let Some(stdout) = child.stdout.take() {
             let reader = thread::Builder::new().name("output".to_owned()).spawn(move || {
                 for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                    // Nobody listens once it is ready; the pipe is to be emptied all the same.
+                    // The receiver is gone once the process is ready; the pipe must still be emptied.
                     let _ = tell.send(line);
                 }
             });
@@ -244,7 +244,7 @@ impl ServeRun<'_> {
         ));
     }
 
-    /// Says who ends, until this process is told to, or none is left.
+    /// Reports processes that end, until this process is asked to end, or none is left.
     fn watch(&self, processes: &mut [ChildProcess]) -> Outcome<()> {
         while !self.context.is_ended() {
             for process in processes.iter_mut().filter(|process| !process.has_ended) {
@@ -268,7 +268,7 @@ impl ServeRun<'_> {
     }
 }
 
-/// Draws a token for one that is to join.
+/// Creates a token for a joining server or master.
 fn token_of(profile: &Path, master: bool) -> Outcome<String> {
     let profile = ClientProfile::read(profile).map_err(super::start_failure)?;
     let store = crate::cluster::connect_with(&profile)?;
@@ -286,14 +286,14 @@ fn as_json(process: &ChildProcess) -> Value {
     })
 }
 
-/// Tells all of them to end, the master last, and waits.
+/// Asks all processes to end, the master last, and waits for them.
 fn stop_all(processes: &mut [ChildProcess]) {
     let end = Instant::now() + TO_END;
     for process in processes.iter_mut().rev() {
         if let Some(pid) = rustix::process::Pid::from_raw(process.child.id() as i32)
             && !process.has_ended
         {
-            // One that has ended meanwhile is reaped below.
+            // A process that has ended meanwhile is reaped below.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
     }

@@ -10,7 +10,7 @@ use crate::{
 use copal_client::administration::{ClusterStatus, ServerStatus, TaskStatus, requests};
 use std::time::{Duration, Instant};
 
-/// Between two questions.
+/// Interval between queries.
 const ASK: Duration = Duration::from_millis(200);
 
 pub(crate) fn status(context: &CommandContext<'_>, words: &StatusArgs) -> Outcome<()> {
@@ -18,7 +18,9 @@ pub(crate) fn status(context: &CommandContext<'_>, words: &StatusArgs) -> Outcom
     let wanted = match &context.arguments.common.wait {
         Some(WaitCondition::Until(health)) => Some(health.as_str()),
         Some(WaitCondition::For(_)) => {
-            return Err(Failure::usage("wait for what? --wait healthy; --timeout says how long"));
+            return Err(Failure::usage(
+                "--wait needs a state here: give --wait healthy, and the longest wait with --timeout",
+            ));
         }
         None => None,
     };
@@ -83,7 +85,7 @@ fn as_text(status: &ClusterStatus) -> String {
     format!("{}\n{}{}", status.sentence, human::table(&titles, &rows), recovery_as_text(status))
 }
 
-/// Copies that run, how many wait, and what blocks them; nothing while there are none.
+/// Running copies, the number of waiting ones, and obstacles; empty if there are none.
 fn recovery_as_text(status: &ClusterStatus) -> String {
     const MOST: usize = 20;
     let (tasks, recovery) = (&status.tasks, &status.recovery);

@@ -1,4 +1,4 @@
-//! Tokens as they are typed.
+//! Parses join tokens of the command line.
 
 use crate::failure::{Failure, Outcome};
 use copal_server::{JoinToken, TokenError};
@@ -7,7 +7,7 @@ use std::io::Read;
 /// Longest token that is read.
 const MOST_BYTES: u64 = 4096;
 
-/// The token in a word; `-`: on standard input.
+/// The token of an argument; `-` reads standard input.
 pub(super) fn read(typed: &str) -> Outcome<JoinToken> {
     let mut text = typed.to_owned();
     if typed == "-" {

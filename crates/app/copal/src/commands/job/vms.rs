@@ -1,4 +1,4 @@
-//! VMs of a job as they are printed: what their agents said, with what is known of these besides.
+//! VMs of a job in the output: the reports of their agents, with facts from other sources.
 
 use copal_agent::{
     agent::{SettledVm, VmBackup, VmFailure, VmProgress, VmState, VmStatus},
@@ -7,7 +7,7 @@ use copal_agent::{
 };
 use serde::Serialize;
 
-/// Fields of a VM. Those that are not known are left out.
+/// Fields of a VM; unknown ones are left out.
 #[derive(Serialize)]
 pub(super) struct VmFields<'a> {
     pub(super) vm: &'a str,
@@ -25,7 +25,7 @@ pub(super) struct VmFields<'a> {
     settle_error: Option<&'a str>,
 }
 
-/// The state of a VM, as far as it is known here.
+/// The state of a VM as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum StateWord {
@@ -33,7 +33,7 @@ enum StateWord {
     Running,
     Failed,
     Done,
-    /// Its agent was lost before it said that it was done.
+    /// Its agent was lost before it reported an end.
     Unknown,
     /// Its agent took no part.
     Missing,
@@ -47,7 +47,7 @@ impl<'a> VmFields<'a> {
         vms
     }
 
-    /// Of a VM of which nothing is known but its name.
+    /// A VM of which only the name is known.
     fn named(vm: &'a str, agent: &'a str, state: StateWord) -> VmFields<'a> {
         VmFields {
             vm,
@@ -79,7 +79,7 @@ impl<'a> VmFields<'a> {
         }
     }
 
-    /// Whether it has no new snapshot, and will have none in this job as far as is known.
+    /// Whether it has no new snapshot, and will get none in this job as far as is known.
     pub(super) fn has_failed(&self) -> bool {
         match self.state {
             StateWord::Done | StateWord::Waiting | StateWord::Running => false,
@@ -89,7 +89,7 @@ impl<'a> VmFields<'a> {
 }
 
 impl StateWord {
-    /// What is known of a state that an agent told, if it was lost since.
+    /// The known state of a VM, given the last report of its agent and whether the agent was lost since.
     fn of_agent(self, agent: &AgentReport) -> StateWord {
         match self {
             StateWord::Done => StateWord::Done,
@@ -99,7 +99,7 @@ impl StateWord {
     }
 }
 
-/// The VMs of an agent: those that it has spoken of, then the rest of its plan.
+/// The VMs of an agent: those in its reports, then the rest of its plan.
 fn vms_of(agent: &AgentReport) -> Vec<VmFields<'_>> {
     let told = agent.vms().iter().map(|vm| VmFields::of_status(vm, agent));
     let waiting = StateWord::Waiting.of_agent(agent);

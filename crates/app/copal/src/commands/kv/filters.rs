@@ -1,6 +1,6 @@
 //! `copal kv filters`: units by level and class, and a heat map of the key space.
 //!
-//! The picture as SVG is drawn by `heat_svg`.
+//! Not here: the picture as SVG (`heat_svg`).
 
 use super::{close, engine, failed, heat_svg};
 use crate::{
@@ -19,9 +19,9 @@ use std::{
     path::Path,
 };
 
-/// Cells of heat from none to most.
+/// Cells of heat from none to the highest.
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// Between two turns of the adjusting while keys are looked up.
+/// Look-ups between two runs of the adjusting rule.
 const ADJUST_EVERY: u64 = 4096;
 /// Columns left of the heat map.
 const MARGIN: usize = 16;
@@ -47,7 +47,7 @@ pub(super) fn run(context: &CommandContext<'_>, place: &EnginePlace<'_>, words: 
     Ok(())
 }
 
-/// What a picture that cannot be written means: nothing that is there is replaced.
+/// The failure of writing the picture: existing files are not replaced.
 fn target_failure(path: &Path, error: &std::io::Error) -> Failure {
     let path = path.display();
     match error.kind() {
@@ -60,7 +60,7 @@ fn target_failure(path: &Path, error: &std::io::Error) -> Failure {
     }
 }
 
-/// Looks the keys of a file up, so that there is heat to see.
+/// Looks up the keys of a file, to create heat.
 fn look_up(context: &CommandContext<'_>, store: &Store, file: &Path, keyspace: &str) -> Outcome<u64> {
     let space = store.open_keyspace(keyspace).map_err(failed)?;
     let space = space.ok_or_else(|| {
@@ -85,7 +85,7 @@ fn look_up(context: &CommandContext<'_>, store: &Store, file: &Path, keyspace: &
     Ok(count)
 }
 
-/// Turns `\xNN` and `\\` back into bytes, as the dump writes them.
+/// Converts `\xNN` and `\\` of the dump's form back into bytes.
 fn unescape(line: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(line.len());
     let mut at = 0;
@@ -122,7 +122,7 @@ fn terminal_width() -> usize {
     asked.or_else(terminal).unwrap_or(80).max(40)
 }
 
-/// What a run is called.
+/// Name of a run.
 pub(super) fn run_name(run: &RunFilters) -> String {
     if run.bottom { "bottom".to_owned() } else { format!("level {} run {}", run.level, run.run) }
 }
@@ -232,7 +232,7 @@ fn as_text(filters: &Filters, width: usize) -> String {
     text
 }
 
-/// Partitions and units of each class of heat, the hottest first; nothing under rules without classes.
+/// Partitions and units of each class of heat, the hottest first; empty under rules without classes.
 fn classes_as_text(filters: &Filters) -> String {
     let mut text = String::new();
     for run in &filters.runs {
@@ -262,13 +262,13 @@ pub(super) fn heat_of(cell: &HeatCell) -> f64 {
     if cell.keys > 0.0 { cell.heat / cell.keys } else { 0.0 }
 }
 
-/// The most of it anywhere.
+/// The highest heat of any cell.
 pub(super) fn hottest(filters: &Filters) -> f64 {
     let cells = filters.runs.iter().flat_map(|run| &run.cells);
     cells.map(heat_of).fold(0.0, f64::max)
 }
 
-/// 0 for cold to 1 for the hottest; each eighth is half as hot as the one above it.
+/// A level from 0 for cold to 1 for the hottest; each eighth is half as hot as the one above it.
 pub(super) fn level_of(heat: f64, hottest: f64) -> f64 {
     if heat <= 0.0 || hottest <= 0.0 {
         return 0.0;
@@ -288,7 +288,7 @@ fn digit(bits: f64) -> char {
     }
 }
 
-/// The cells stretched or thinned to so many columns.
+/// The cells, stretched or thinned to this number of columns.
 fn resample(cells: &[HeatCell], columns: usize) -> impl Iterator<Item = &HeatCell> {
     let columns = if cells.is_empty() { 0 } else { columns };
     (0..columns).map(move |column| &cells[column * cells.len() / columns])

@@ -1,6 +1,6 @@
 //! The heat map of `copal kv filters` as an SVG file: a row per run, a column per cell of the key space.
 //!
-//! Colour is heat per key, the white bar in a cell is bits of filter per key, full at 15. Nothing in it needs
+//! Colour is heat per key, the white bar in a cell is bits of filter per key, full at 15. No text needs
 //! escaping: names of runs are numbers.
 
 use super::filters::{heat_of, hottest, level_of, run_name};
@@ -13,7 +13,7 @@ const LEFT: f64 = 110.0;
 const TOP: f64 = 44.0;
 const MOST_BITS: f64 = 15.0;
 
-/// The whole file.
+/// The complete file.
 pub(super) fn draw(filters: &Filters) -> String {
     let columns = filters.runs.iter().map(|run| run.cells.len()).max().unwrap_or(0);
     let width = LEFT + columns as f64 * CELL_WIDTH + 20.0;

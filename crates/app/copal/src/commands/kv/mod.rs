@@ -1,4 +1,4 @@
-//! `copal kv`: the engine below a repository, or any store of it, looked into and repaired.
+//! `copal kv`: inspects and repairs the engine below a repository, or any store of it.
 
 mod dump;
 mod filters;
@@ -26,7 +26,7 @@ pub(super) fn run(context: &CommandContext<'_>, kv: &KvArgs) -> Outcome<()> {
     };
     if place.common.record_gets.is_some() {
         return Err(Failure::usage(
-            "--record-gets records what commands on a repository look up; `copal kv` looks nothing up by itself",
+            "--record-gets records the look-ups of commands on a repository; `copal kv` makes none of its own",
         ));
     }
     match &kv.command {
@@ -38,13 +38,13 @@ pub(super) fn run(context: &CommandContext<'_>, kv: &KvArgs) -> Outcome<()> {
     }
 }
 
-/// The store that was named.
+/// The location of the named store.
 fn place_of(place: &EnginePlace<'_>) -> Outcome<StoreLocation> {
     match place.store {
         None => match RepositoryPlace::find(place.common)? {
             RepositoryPlace::Store(location) => Ok(location),
             RepositoryPlace::Cluster(_) => Err(Failure::usage(
-                "a repository in a cluster has no engine of its own; look into the store of a data server with \
+                "a repository in a cluster has no engine of its own; inspect the store of a data server with \
                  `copal kv --store DIR`",
             )),
         },
@@ -74,7 +74,7 @@ fn objects(place: &EnginePlace<'_>, access: Access) -> Outcome<(PathBuf, Objects
     Ok((found.path().to_owned(), objects))
 }
 
-/// The engine of the store that was named.
+/// Opens the engine of the named store.
 fn engine(place: &EnginePlace<'_>, access: Access) -> Outcome<(PathBuf, Store)> {
     let (path, objects) = objects(place, access)?;
     let options = Options {
@@ -87,7 +87,7 @@ fn engine(place: &EnginePlace<'_>, access: Access) -> Outcome<(PathBuf, Store)> 
     Ok((path, store))
 }
 
-/// Ends a session; what was written is durable then.
+/// Ends a session; its writes are durable then.
 fn close(store: &Store, access: Access) -> Outcome<()> {
     store.close().map_err(failed)?;
     if access == Access::Write {
@@ -107,7 +107,7 @@ fn failed(error: copal_kv::Error) -> Failure {
     Failure::plain("engine", error.to_string())
 }
 
-/// What ends a command that found damage.
+/// The failure of a command that found damage.
 fn damaged(path: &Path, places: u64, advice: &str) -> Failure {
     Failure::new(
         exit::DAMAGED,

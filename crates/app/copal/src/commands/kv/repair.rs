@@ -12,7 +12,7 @@ use copal_node::{Access, MemoryShares, NodeError};
 use serde_json::json;
 use std::{ops::Bound, path::Path};
 
-/// What was done, for the summary.
+/// Counts for the summary.
 #[derive(Default)]
 struct RepairResult {
     repaired: Vec<DamagedRange>,
@@ -82,7 +82,7 @@ fn open_replica(place: &EnginePlace<'_>, path: &Path) -> Outcome<Store> {
     Ok(opened?)
 }
 
-/// Repairs what it finds; also what was left damaged.
+/// Repairs the damaged ranges; returns also the ranges that are still damaged.
 fn repair(
     context: &CommandContext<'_>,
     store: &Store,

@@ -22,7 +22,7 @@ fn level_name(level: &LevelStats) -> String {
     if level.level == LevelStats::BOTTOM { "bottom".to_owned() } else { level.level.to_string() }
 }
 
-/// Memory by class; the names are part of the promise of the JSON lines.
+/// Memory by class; the names are part of the stable JSON lines.
 fn memory(bytes: &MemoryBytes) -> [(&'static str, u64); 14] {
     [
         ("memtables", bytes.memtables),
@@ -42,7 +42,7 @@ fn memory(bytes: &MemoryBytes) -> [(&'static str, u64); 14] {
     ]
 }
 
-/// Units by class, all runs together, the class that gains most first; `None`: no heat.
+/// Units by class over all runs, the class with the highest gain first; `None`: no heat.
 fn units_by_class(filters: &Filters) -> Vec<(Option<i32>, u64, u64)> {
     let mut classes: BTreeMap<i32, (u64, u64)> = BTreeMap::new();
     for class in filters.runs.iter().flat_map(|run| &run.classes) {
@@ -169,7 +169,7 @@ fn as_text(stats: &Stats, filters: &Filters) -> String {
     text
 }
 
-/// What is told of the store as a whole, a line each.
+/// Figures of the store as a whole, one per line.
 fn rows(stats: &Stats) -> Vec<(&'static str, String)> {
     vec![
         (

@@ -12,10 +12,10 @@ use copal_node::Access;
 use serde_json::{Value, json};
 use std::{path::Path, thread::park_timeout, time::Duration};
 
-/// Between two looks at a scrub under way.
+/// Poll interval of a running scrub.
 const LOOK: Duration = Duration::from_millis(200);
 const ADVICE: &str =
-    "refill it from a replica with `copal kv repair --from`, or save what is readable with --salvage";
+    "replace it from a replica with `copal kv repair --from`, or keep the readable rows with --salvage";
 
 pub(super) fn run(
     context: &CommandContext<'_>,
@@ -61,7 +61,7 @@ fn verify(context: &CommandContext<'_>, path: &Path, store: &Store, deep: bool) 
         );
         if report.leftovers > 0 {
             text.push_str(&format!(
-                "; {} objects ({}) left over from an interrupted run, freed at the next opening that may write",
+                "; {} objects ({}) left over from an interrupted run, freed at the next opening with write access",
                 report.leftovers,
                 human::bytes(report.leftover_bytes)
             ));
@@ -143,7 +143,7 @@ pub(super) fn range(range: &DamagedRange) -> Value {
     })
 }
 
-/// Ranges for people, one per line.
+/// Ranges as text, one per line.
 pub(super) fn as_text(ranges: &[DamagedRange]) -> String {
     let line = |range: &DamagedRange| {
         let end = match &range.end {

@@ -1,4 +1,4 @@
-//! `copal pds cleanup`: what several VMs store each for itself is stored once.
+//! `copal pds cleanup`: stores chunks once that several VMs store separately.
 
 use super::super::{CommandContext, close, fields::MeasuredFields, forget, prune};
 use crate::{
@@ -22,16 +22,16 @@ use std::{
     },
 };
 
-/// What the first pass asks for last may be what VMs of its beginning have.
+/// Two passes: the last VMs of the first pass may share chunks with its first VMs.
 const PASSES: usize = 2;
 
-/// What was done to all VMs.
+/// Results of all VMs.
 #[derive(Default)]
 struct CleanupResult {
     vms: Vec<CleanUpSummary>,
     /// Names of VMs that are being backed up.
     busy: Vec<String>,
-    /// Bytes of packs that are gone.
+    /// Bytes of removed packs.
     returned_bytes: u64,
     swept_bytes: u64,
 }
@@ -45,7 +45,7 @@ pub(crate) fn run(context: &CommandContext<'_>, words: &PdsCleanup) -> Outcome<(
     Ok(())
 }
 
-/// Finds agents to ask. A repository in a directory has them in this process: nobody else can open it.
+/// Finds agents to ask. For a local repository this process starts its own, since no other can open it.
 fn with_agents(
     context: &CommandContext<'_>,
     words: &PdsCleanup,
@@ -65,7 +65,7 @@ fn with_agents(
                 Failure::new(
                     exit::TOO_FEW,
                     "no_agents",
-                    "no agent can be reached, and they know what is popular; start `copal agent` on the hosts",
+                    "no agent can be reached, and only agents know the chunks of several VMs; start `copal agent` on the hosts",
                 )
             })?;
             let others = Collaboration {
@@ -131,7 +131,7 @@ fn clean_up(
     Ok(done)
 }
 
-/// Returns how many chunks moved.
+/// Cleans up one VM; returns the number of moved chunks.
 fn one(
     context: &CommandContext<'_>,
     repository: &Repository,
@@ -165,7 +165,7 @@ fn one(
     }
     let of_vm = |one: &&mut CleanUpSummary| one.vm == summary.vm;
     match done.vms.iter_mut().find(of_vm) {
-        // Of what had no answer, or no room, the last pass has the final say.
+        // For chunks without an answer or without space, the last pass counts.
         Some(first) => {
             (first.unanswered, first.refused, first.refused_bytes) = (0, 0, 0);
             first.add(&summary);
@@ -219,14 +219,14 @@ fn tell(context: &CommandContext<'_>, done: &CleanupResult) {
         );
         if !done.busy.is_empty() {
             text.push_str(&format!(
-                "passed over, being backed up: {}\n",
+                "skipped, being backed up: {}\n",
                 done.busy.join(", ")
             ));
         }
         match all.refused {
             0 => {}
             refused => text.push_str(&format!(
-                "{} ({}) that several VMs have stayed with each of them: as many chunks are popular as --pds-fraction allows\n",
+                "{} ({}) of several VMs are still stored once per VM: --pds-fraction allows no more popular chunks\n",
                 human::count(refused, "chunk"),
                 human::bytes(all.refused_bytes),
             )),
@@ -234,7 +234,7 @@ fn tell(context: &CommandContext<'_>, done: &CleanupResult) {
         match all.unanswered {
             0 => {}
             unanswered => text.push_str(&format!(
-                "{unanswered} chunks nobody answered for; run it again\n"
+                "{unanswered} chunks had no answer; run the command again\n"
             )),
         }
         text

@@ -1,4 +1,4 @@
-//! `copal pds prune`: popular chunks that no snapshot needs go.
+//! `copal pds prune`: removes popular chunks that no snapshot needs.
 
 use super::super::{CommandContext, close, fields::CommandFields, forget};
 use crate::{

@@ -1,4 +1,4 @@
-//! Opens what a restore writes to, unless a repository lies there.
+//! Opens the target of a restore, unless it belongs to a repository.
 
 use crate::{
     failure::{Failure, Outcome},
@@ -9,7 +9,7 @@ pub(super) use copal_disk::target::open::is_nbd;
 use copal_disk::target::{self, Target};
 use std::{ffi::OsStr, path::Path};
 
-/// The target that is standard output, wherever the command was started.
+/// Standard output as a target, in any directory.
 const STDOUT: &str = "-";
 
 /// Opens the target for a restore from the repository at `place`.
@@ -35,7 +35,7 @@ pub(super) fn open(place: &RepositoryPlace, target: &OsStr, force: bool) -> Outc
     Ok(opened)
 }
 
-/// A lock tells too little: the files of a repository of files carry none.
+/// Locks do not suffice: the files of a repository of files have none.
 fn refuse_own_files(place: &RepositoryPlace, target: &OsStr) -> Outcome<()> {
     let path = Path::new(target);
     let target = path.display();
@@ -51,8 +51,8 @@ fn refuse_own_files(place: &RepositoryPlace, target: &OsStr) -> Outcome<()> {
     Ok(())
 }
 
-/// The lock of a device belongs to one of its names, not to its partitions or what it lies on. Asked behind
-/// the target's own lock: of two that meet here each sees the other's.
+/// A device's lock covers one of its names, not its partitions or the devices below. The check comes after
+/// the target's own lock: of two concurrent restores, each sees the other's lock.
 fn refuse_shared(target: &OsStr) -> Outcome<()> {
     match copal_device::overlap_in_use(Path::new(target)) {
         None => Ok(()),
@@ -75,7 +75,7 @@ mod tests {
 
     /// Symptom: `copal restore latest --target -`, started inside a store's own directory of files, was
     /// refused.
-    /// Cause: `-` was looked for as a file of the working directory.
+    /// Cause: `-` was taken for a file of the working directory.
     /// Fix: standard output is no path.
     #[test]
     fn standard_output_is_no_file_of_the_working_directory() {
@@ -90,7 +90,7 @@ mod tests {
     struct Loop(String);
 
     impl Loop {
-        /// Over a file, or over another device.
+        /// Attaches a loop device to a file, or to another device.
         #[expect(clippy::print_stderr, reason = "a skipped test says so")]
         fn attach(over: &Path) -> Option<Loop> {
             let made = Command::new("losetup").args(["--find", "--show"]).arg(over).output();
@@ -115,9 +115,9 @@ mod tests {
 
     /// Symptom: of two restores at once, one onto a device and one onto what lies on it, each wrote over the
     /// other.
-    /// Cause: each looked for the other's lock before it took its own. (The kernel itself keeps a disk and
-    /// its partition apart, not a loop device and what is below it.)
-    /// Fix: the look is behind the target's own lock.
+    /// Cause: each checked the other's lock before it took its own. (The kernel itself separates a disk from
+    /// its partition, but not a loop device from the device below.)
+    /// Fix: the check comes after the target's own lock.
     #[test]
     fn of_two_restores_onto_the_same_bytes_one_at_most_begins() {
         let scratch = tempfile::tempdir().unwrap();
@@ -141,7 +141,7 @@ mod tests {
             });
             assert!(one.is_err() || other.is_err(), "both began");
         }
-        // Each alone, once a device manager that looks at it has let it go.
+        // Each restore works alone, once a device manager has released the device.
         for target in [&upper.0, &lower.0] {
             let opened = (0..500).any(|_| {
                 std::thread::park_timeout(Duration::from_millis(10));

@@ -94,7 +94,7 @@ impl Mask {
 
     /// A sentence: places, addresses, ids and times, and what is said by the time.
     pub(super) fn text(&self, text: &str) -> String {
-        if text.contains("to go on from there all the same") {
+        if text.contains("to continue from there nevertheless") {
             return "<what may be lost>".to_owned();
         }
         let mut text = text.replace(&self.scratch, "<dir>");

@@ -173,7 +173,7 @@ impl House {
             for place in [server, other] {
                 let ended = self.refused(place);
                 assert_eq!(ended.status.code(), Some(21), "{}", ended.said);
-                assert!(ended.said.contains("that of another server"), "{}", ended.said);
+                assert!(ended.said.contains("belongs to another server"), "{}", ended.said);
             }
             exchange(&store(self, &one), &store(self, &two));
             self.again(server);

@@ -1,4 +1,4 @@
-//! The machine below a directory of a server: its files, its disk, its limits.
+//! Checks of the machine of a server: its files, disk and limits.
 
 use super::{DoctorFindings, certificates, private};
 use crate::human;
@@ -14,11 +14,11 @@ use std::{
 
 /// Open files that a server with many connections and objects needs.
 const OPEN_FILES: u64 = 4096;
-/// Syncs that are timed.
+/// Number of timed syncs.
 const SYNCS: usize = 9;
-/// No disk writes that fast; something below says that it did.
+/// No disk syncs this fast; a layer below acknowledges before the data is durable.
 const TOO_FAST: Duration = Duration::from_micros(10);
-/// Every acknowledgement waits for one.
+/// A slow sync: every acknowledgement waits for one.
 const SLOW: Duration = Duration::from_millis(50);
 
 pub(super) fn look(dir: &Path, findings: &mut DoctorFindings) {
@@ -105,11 +105,11 @@ fn file_system(dir: &Path, findings: &mut DoctorFindings) {
     }
 }
 
-/// How long a small write takes to be on the disk.
+/// Times a small durable write.
 fn sync(dir: &Path, findings: &mut DoctorFindings) {
     let path = dir.join(".doctor");
     let timed = timed_syncs(&path);
-    // Whatever came of it.
+    // Removed after success and failure.
     let _ = std::fs::remove_file(&path);
     match timed {
         Err(error) => findings.bad("sync", format!("a file in {} cannot be written: {error}", dir.display())),

@@ -1,4 +1,4 @@
-//! `copal doctor`: what an operator stumbles over, a line each, with what to do about it.
+//! `copal doctor`: checks for common problems of operation, one line each with the remedy.
 
 mod machine;
 mod reach;
@@ -23,14 +23,14 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-/// A certificate that ends sooner is spoken of.
+/// A certificate that expires sooner causes a warning.
 const SOON: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// How a thing was found.
+/// Result of one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CheckState {
     Good,
-    /// It works, and will hurt one day.
+    /// Works now, but is a risk.
     Doubtful,
     Bad,
 }
@@ -45,7 +45,7 @@ impl CheckState {
     }
 }
 
-/// What was looked at.
+/// Results of all checks.
 struct DoctorFindings {
     all: Vec<(&'static str, CheckState, String)>,
 }
@@ -68,7 +68,7 @@ pub(crate) fn run(context: &CommandContext<'_>, words: &DoctorArgs) -> Outcome<(
     let common = &context.arguments.common;
     if common.cluster.is_none() && words.dir.is_none() {
         return Err(Failure::usage(
-            "look at what? give --cluster FILE (or COPAL_CLUSTER) for a cluster, --dir DIR for a directory of a server",
+            "nothing to check was named: give --cluster FILE (or COPAL_CLUSTER) for a cluster, --dir DIR for the directory of a server",
         ));
     }
     let mut findings = DoctorFindings { all: Vec::new() };
@@ -116,7 +116,7 @@ fn tell(context: &CommandContext<'_>, findings: &DoctorFindings) -> Outcome<()> 
     }
 }
 
-/// Whoever reads the file is this client or server.
+/// Checks the permissions of a file with a key: every reader of it can act as this client or server.
 fn private(name: &'static str, path: &Path, findings: &mut DoctorFindings) {
     match path.metadata() {
         Ok(meta) if meta.permissions().mode() & 0o077 != 0 => {
@@ -127,8 +127,8 @@ fn private(name: &'static str, path: &Path, findings: &mut DoctorFindings) {
     }
 }
 
-/// Whether certificate and key go together and are good for some time by the cluster's clock, which is
-/// `ahead_ms` ahead of this machine's.
+/// Checks that certificate and key belong together and remain valid for some time by the cluster's clock,
+/// which is `ahead_ms` ahead of this machine's.
 fn certificates(identity: &TlsIdentity, ahead_ms: i64, findings: &mut DoctorFindings) {
     if let Err(error) = client_tls(identity) {
         findings.bad("certificate", format!("{error}; take the file of the cluster again"));
@@ -169,7 +169,7 @@ fn certificates(identity: &TlsIdentity, ahead_ms: i64, findings: &mut DoctorFind
     }
 }
 
-/// Asks a cluster, as any command does.
+/// Queries a cluster, like any command.
 fn status(profile: &ClientProfile) -> Outcome<ClusterStatus> {
     cluster::administer(&cluster::connect_with(profile)?, &requests::ShowStatus {})
 }

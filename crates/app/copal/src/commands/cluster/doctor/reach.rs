@@ -1,4 +1,4 @@
-//! Who answers: masters with their clocks, data servers, and how the cluster says it is.
+//! Checks of reachability: masters with their clocks, data servers, and the health of the cluster.
 
 use super::{DoctorFindings, status};
 use crate::{failure::exit, human};
@@ -8,11 +8,11 @@ use copal_client::{
     name_of_master, name_of_server, probe,
 };
 
-/// Milliseconds that clocks may differ without anybody noticing, and that operations bear.
+/// Clock difference in milliseconds below which there is no warning, and above which operations fail.
 const SKEW_MS: u64 = 2_000;
 const MOST_SKEW_MS: u64 = 10_000;
 
-/// Returns how far the cluster's clock is ahead of this machine's, as far as a master tells it, ms.
+/// Returns the offset of the cluster's clock from this machine's in ms; 0 if no master reports it.
 pub(super) fn look(profile: &ClientProfile, identity: &TlsIdentity, findings: &mut DoctorFindings) -> i64 {
     let (mut answered, mut cluster_ahead_ms) = (0, 0);
     for address in &profile.masters {
@@ -40,7 +40,7 @@ pub(super) fn look(profile: &ClientProfile, identity: &TlsIdentity, findings: &m
         Err(failure) if failure.exit_code == exit::DENIED => findings.good(
             "cluster",
             format!(
-                "a master answers this client; of the servers it tells a profile that may do everything ({})",
+                "a master answers this client; it lists the servers only for a profile with all rights ({})",
                 failure.sentence
             ),
         ),
@@ -52,13 +52,14 @@ pub(super) fn look(profile: &ClientProfile, identity: &TlsIdentity, findings: &m
 fn clock(address: &str, ahead_ms: i64, findings: &mut DoctorFindings) {
     let skew_ms = ahead_ms.unsigned_abs();
     let seconds = ahead_ms as f64 / 1000.0;
-    let sentence = format!("the clock of the cluster is {seconds:+.1} s from this machine's, says {address}");
+    let sentence =
+        format!("the clock of the cluster is {seconds:+.1} s from this machine's, according to {address}");
     if skew_ms <= SKEW_MS {
         findings.good("clock", sentence);
     } else if skew_ms <= MOST_SKEW_MS {
-        findings.doubtful("clock", format!("{sentence}; let both follow a time server"));
+        findings.doubtful("clock", format!("{sentence}; synchronize both with a time server"));
     } else {
-        findings.bad("clock", format!("{sentence}; let this machine follow a time server"));
+        findings.bad("clock", format!("{sentence}; synchronize this machine with a time server"));
     }
 }
 
@@ -66,7 +67,7 @@ fn cluster(identity: &TlsIdentity, status: &ClusterStatus, findings: &mut Doctor
     let sentence = status.sentence.as_str();
     match status.health.as_str() {
         "healthy" => findings.good("cluster", sentence),
-        "incomplete" => findings.bad("cluster", format!("{sentence}; start the servers that are away")),
+        "incomplete" => findings.bad("cluster", format!("{sentence}; start the servers that are down")),
         _ => findings.doubtful("cluster", sentence),
     }
     let (version, own) = (&status.version, env!("CARGO_PKG_VERSION"));
