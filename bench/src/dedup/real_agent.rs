@@ -7,7 +7,7 @@
 
 use super::fleet::{Fleet, PASSWORD};
 use anyhow::{Context, Result, ensure};
-use copal_agent::agent::Client;
+use copal_agent::agent::FleetClient;
 use copal_backup::{
     IndexHome, Repository, Unlock,
     peers::{Peers, ShortId},
@@ -54,7 +54,7 @@ pub(super) fn measure(root: &Path, scratch: &Path, report: &mut Report) -> Resul
     let repository = Repository::open(Arc::new(store), IndexHome::Memory, &unlock)?;
     let spool = tempfile::tempdir_in(&scratch)?;
     let client =
-        Client::connect(&repository, "bench", spool.path(), PATIENCE)?.context("the agent answers")?;
+        FleetClient::connect(&repository, "bench", spool.path(), PATIENCE)?.context("the agent answers")?;
     let began = Instant::now();
     let mut random = Random::new(&[11]);
     let mut unanswered = 0;

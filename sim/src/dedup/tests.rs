@@ -107,11 +107,11 @@ fn one_reading_of_the_paper_fits_its_figures() {
 /// Checks the overhead of a batch against the agents' messages.
 #[test]
 fn a_batch_takes_what_its_messages_take() {
-    use copal_agent::messages::{Answers, Ask};
+    use copal_agent::messages::{AnswerMessage, AskMessage};
     use prost::Message;
     // Length, header and remaining time of a frame. The batch has a reply, its answers a call of their own.
     const FRAME_BYTES: usize = 4 + 16 + 4;
-    let ask = Ask {
+    let ask = AskMessage {
         job: [1; 16],
         round: 2,
         vm: 3,
@@ -120,7 +120,7 @@ fn a_batch_takes_what_its_messages_take() {
         partition: 500,
         ids: vec![[6; 16]; 8],
     };
-    let answers = Answers {
+    let answers = AnswerMessage {
         job: [1; 16],
         round: 2,
         batch: 4 << 32 | 5,

@@ -22,7 +22,7 @@ const NOT_LENT_BYTES: u64 = DEFAULT_MEMORY_BYTES - DEFAULT_LENT_BYTES;
 
 /// What memory is lent for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Share {
+pub enum MemoryShare {
     /// Segments that are read and cut into chunks.
     SegmentReads,
     /// Requests on their way to owners.
@@ -47,57 +47,57 @@ pub enum Share {
     Reserve,
 }
 
-impl Share {
+impl MemoryShare {
     /// All of them.
-    pub const ALL: [Share; 11] = [
-        Share::SegmentReads,
-        Share::RequestBuffers,
-        Share::DetectorBuffers,
-        Share::Detection,
-        Share::Answers,
-        Share::Cache,
-        Share::PackWindows,
-        Share::BaseRecipes,
-        Share::VectorBlock,
-        Share::Codecs,
-        Share::Reserve,
+    pub const ALL: [MemoryShare; 11] = [
+        MemoryShare::SegmentReads,
+        MemoryShare::RequestBuffers,
+        MemoryShare::DetectorBuffers,
+        MemoryShare::Detection,
+        MemoryShare::Answers,
+        MemoryShare::Cache,
+        MemoryShare::PackWindows,
+        MemoryShare::BaseRecipes,
+        MemoryShare::VectorBlock,
+        MemoryShare::Codecs,
+        MemoryShare::Reserve,
     ];
 
     /// What a person calls it.
     pub fn name(self) -> &'static str {
         match self {
-            Share::SegmentReads => "segment reads",
-            Share::RequestBuffers => "request buffers",
-            Share::DetectorBuffers => "detector buffers",
-            Share::Detection => "duplicate detection",
-            Share::Answers => "answers",
-            Share::Cache => "cache",
-            Share::PackWindows => "pack windows",
-            Share::BaseRecipes => "base recipes",
-            Share::VectorBlock => "summary vectors",
-            Share::Codecs => "codecs",
-            Share::Reserve => "reserve",
+            MemoryShare::SegmentReads => "segment reads",
+            MemoryShare::RequestBuffers => "request buffers",
+            MemoryShare::DetectorBuffers => "detector buffers",
+            MemoryShare::Detection => "duplicate detection",
+            MemoryShare::Answers => "answers",
+            MemoryShare::Cache => "cache",
+            MemoryShare::PackWindows => "pack windows",
+            MemoryShare::BaseRecipes => "base recipes",
+            MemoryShare::VectorBlock => "summary vectors",
+            MemoryShare::Codecs => "codecs",
+            MemoryShare::Reserve => "reserve",
         }
     }
 
     /// Its part of [`DEFAULT_LENT_BYTES`].
     fn default_bytes(self) -> u64 {
         match self {
-            Share::SegmentReads => 8 * MIB,
-            Share::RequestBuffers | Share::DetectorBuffers => 25 * MIB / 4,
-            Share::Detection => 12 * MIB,
-            Share::Answers => 6 * MIB,
-            Share::Cache => 12 * MIB,
-            Share::PackWindows => 8 * MIB,
-            Share::BaseRecipes => 4 * MIB,
-            Share::VectorBlock => 8 * MIB,
-            Share::Codecs => 3 * MIB,
-            Share::Reserve => 5 * MIB / 2,
+            MemoryShare::SegmentReads => 8 * MIB,
+            MemoryShare::RequestBuffers | MemoryShare::DetectorBuffers => 25 * MIB / 4,
+            MemoryShare::Detection => 12 * MIB,
+            MemoryShare::Answers => 6 * MIB,
+            MemoryShare::Cache => 12 * MIB,
+            MemoryShare::PackWindows => 8 * MIB,
+            MemoryShare::BaseRecipes => 4 * MIB,
+            MemoryShare::VectorBlock => 8 * MIB,
+            MemoryShare::Codecs => 3 * MIB,
+            MemoryShare::Reserve => 5 * MIB / 2,
         }
     }
 }
 
-impl fmt::Display for Share {
+impl fmt::Display for MemoryShare {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -119,7 +119,7 @@ pub enum BudgetError {
     )]
     NeverFits {
         /// The share.
-        share: Share,
+        share: MemoryShare,
         /// What was asked for.
         wanted_bytes: u64,
         /// What the share has in all.
@@ -128,51 +128,51 @@ pub enum BudgetError {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Account {
+struct ShareAccount {
     limit_bytes: u64,
     lent_bytes: u64,
 }
 
 #[derive(Debug, Default)]
-struct Accounts {
-    shares: [Account; Share::ALL.len()],
+struct ShareAccounts {
+    shares: [ShareAccount; MemoryShare::ALL.len()],
     lent_bytes: u64,
     peak_bytes: u64,
 }
 
 /// The memory of a process, in shares.
 #[derive(Debug)]
-pub struct Budget {
-    accounts: Mutex<Accounts>,
+pub struct MemoryBudget {
+    accounts: Mutex<ShareAccounts>,
     returned: Condvar,
 }
 
-impl Budget {
+impl MemoryBudget {
     /// Divides the memory limit of the process.
     /// # Errors
     /// `TooLittleMemory`.
-    pub fn of_process(memory_bytes: u64) -> Result<Budget, BudgetError> {
+    pub fn of_process(memory_bytes: u64) -> Result<MemoryBudget, BudgetError> {
         if memory_bytes < LEAST_MEMORY_BYTES {
             return Err(BudgetError::TooLittleMemory { memory_bytes });
         }
         let lent = u128::from(memory_bytes - NOT_LENT_BYTES);
-        let mut accounts = Accounts::default();
-        for share in Share::ALL {
+        let mut accounts = ShareAccounts::default();
+        for share in MemoryShare::ALL {
             let part = lent * u128::from(share.default_bytes()) / u128::from(DEFAULT_LENT_BYTES);
             accounts.shares[share as usize].limit_bytes = u64::try_from(part).unwrap_or(u64::MAX);
         }
-        Ok(Budget { accounts: Mutex::new(accounts), returned: Condvar::new() })
+        Ok(MemoryBudget { accounts: Mutex::new(accounts), returned: Condvar::new() })
     }
 
     /// What a share has in all.
-    pub fn share_bytes(&self, share: Share) -> u64 {
+    pub fn share_bytes(&self, share: MemoryShare) -> u64 {
         self.accounts.lock().shares[share as usize].limit_bytes
     }
 
     /// Lends bytes; blocks until the share has them. Not in order: small requests may pass a large one.
     /// # Errors
     /// `NeverFits`.
-    pub fn lend(&self, share: Share, bytes: u64) -> Result<Loan<'_>, BudgetError> {
+    pub fn lend(&self, share: MemoryShare, bytes: u64) -> Result<MemoryLoan<'_>, BudgetError> {
         let mut accounts = self.accounts.lock();
         let share_bytes = accounts.shares[share as usize].limit_bytes;
         if bytes > share_bytes {
@@ -185,7 +185,7 @@ impl Budget {
         accounts.shares[share as usize].lent_bytes += bytes;
         accounts.lent_bytes += bytes;
         accounts.peak_bytes = accounts.peak_bytes.max(accounts.lent_bytes);
-        Ok(Loan { budget: self, share, bytes })
+        Ok(MemoryLoan { budget: self, share, bytes })
     }
 
     /// Bytes that are lent now.
@@ -201,20 +201,20 @@ impl Budget {
 
 /// Bytes that are lent; dropping returns them.
 #[derive(Debug)]
-pub struct Loan<'a> {
-    budget: &'a Budget,
-    share: Share,
+pub struct MemoryLoan<'a> {
+    budget: &'a MemoryBudget,
+    share: MemoryShare,
     bytes: u64,
 }
 
-impl Loan<'_> {
+impl MemoryLoan<'_> {
     /// How many.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 }
 
-impl Drop for Loan<'_> {
+impl Drop for MemoryLoan<'_> {
     fn drop(&mut self) {
         let mut accounts = self.budget.accounts.lock();
         accounts.shares[self.share as usize].lent_bytes -= self.bytes;
@@ -229,39 +229,39 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    fn total(budget: &Budget) -> u64 {
-        Share::ALL.iter().map(|&share| budget.share_bytes(share)).sum()
+    fn total(budget: &MemoryBudget) -> u64 {
+        MemoryShare::ALL.iter().map(|&share| budget.share_bytes(share)).sum()
     }
 
     #[test]
     fn the_default_lends_76_mib_and_the_shares_are_all_of_it() {
-        let budget = Budget::of_process(DEFAULT_MEMORY_BYTES).unwrap();
+        let budget = MemoryBudget::of_process(DEFAULT_MEMORY_BYTES).unwrap();
         assert_eq!(total(&budget), 76 * MIB);
-        assert_eq!(budget.share_bytes(Share::Answers), 6 * MIB);
-        assert_eq!(budget.share_bytes(Share::RequestBuffers), 6 * MIB + MIB / 4);
+        assert_eq!(budget.share_bytes(MemoryShare::Answers), 6 * MIB);
+        assert_eq!(budget.share_bytes(MemoryShare::RequestBuffers), 6 * MIB + MIB / 4);
     }
 
     #[test]
     fn too_little_is_refused_and_little_is_divided_alike() {
-        let refused = Budget::of_process(47_999_999).unwrap_err();
+        let refused = MemoryBudget::of_process(47_999_999).unwrap_err();
         assert_eq!(
             refused.to_string(),
             "--memory 47999999 bytes are too few for a backup; give at least 48M"
         );
-        let budget = Budget::of_process(LEAST_MEMORY_BYTES).unwrap();
+        let budget = MemoryBudget::of_process(LEAST_MEMORY_BYTES).unwrap();
         let all = total(&budget);
         assert!(all <= LEAST_MEMORY_BYTES - NOT_LENT_BYTES && all > LEAST_MEMORY_BYTES - NOT_LENT_BYTES - 11);
-        assert!(budget.share_bytes(Share::SegmentReads) >= 2 * MIB, "a segment fits");
-        assert!(total(&Budget::of_process(u64::MAX).unwrap()) > u64::MAX - NOT_LENT_BYTES - 11);
+        assert!(budget.share_bytes(MemoryShare::SegmentReads) >= 2 * MIB, "a segment fits");
+        assert!(total(&MemoryBudget::of_process(u64::MAX).unwrap()) > u64::MAX - NOT_LENT_BYTES - 11);
     }
 
     #[test]
     fn what_never_fits_is_refused_and_what_fits_comes_back() {
-        let budget = Budget::of_process(DEFAULT_MEMORY_BYTES).unwrap();
-        let refused = budget.lend(Share::Answers, 6 * MIB + 1).unwrap_err();
+        let budget = MemoryBudget::of_process(DEFAULT_MEMORY_BYTES).unwrap();
+        let refused = budget.lend(MemoryShare::Answers, 6 * MIB + 1).unwrap_err();
         assert!(matches!(refused, BudgetError::NeverFits { share_bytes: 6_291_456, .. }));
-        let loan = budget.lend(Share::Answers, 6 * MIB).unwrap();
-        let other = budget.lend(Share::Cache, 1).unwrap();
+        let loan = budget.lend(MemoryShare::Answers, 6 * MIB).unwrap();
+        let other = budget.lend(MemoryShare::Cache, 1).unwrap();
         assert_eq!((loan.bytes(), budget.lent_bytes()), (6 * MIB, 6 * MIB + 1));
         drop((loan, other));
         assert_eq!((budget.lent_bytes(), budget.peak_bytes()), (0, 6 * MIB + 1));
@@ -269,8 +269,8 @@ mod tests {
 
     #[test]
     fn threads_wait_for_each_other_and_never_have_more_than_the_share() {
-        let budget = Budget::of_process(DEFAULT_MEMORY_BYTES).unwrap();
-        let limit = budget.share_bytes(Share::Answers);
+        let budget = MemoryBudget::of_process(DEFAULT_MEMORY_BYTES).unwrap();
+        let limit = budget.share_bytes(MemoryShare::Answers);
         let (held, most) = (AtomicU64::new(0), AtomicU64::new(0));
         std::thread::scope(|scope| {
             for thread in 0..4_u64 {
@@ -278,7 +278,7 @@ mod tests {
                 scope.spawn(move || {
                     for turn in 0..200 {
                         let bytes = limit * ((thread + turn) % 4 + 1) / 5;
-                        let loan = budget.lend(Share::Answers, bytes).unwrap();
+                        let loan = budget.lend(MemoryShare::Answers, bytes).unwrap();
                         let now = held.fetch_add(bytes, Ordering::SeqCst) + bytes;
                         most.fetch_max(now, Ordering::SeqCst);
                         held.fetch_sub(bytes, Ordering::SeqCst);

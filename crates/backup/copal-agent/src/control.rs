@@ -4,7 +4,7 @@
 
 use crate::{
     messages::JSON_BYTES,
-    network::{Network, PeerError},
+    network::{FleetNetwork, PeerError},
 };
 use copal_client::CallError;
 use copal_proto::{Method, messages};
@@ -13,8 +13,8 @@ use serde_json::json;
 use std::time::{Duration, Instant};
 
 /// Carries out commands.
-pub trait Control: Send + Sync {
-    /// Carries out `request`, which is JSON, and returns its [`Outcome`] as JSON. Called on a thread that may
+pub trait CommandService: Send + Sync {
+    /// Carries out `request`, which is JSON, and returns its [`CommandOutcome`] as JSON. Called on a thread that may
     /// block, several at once; one that takes long ends soon after the server's stop flag is set.
     fn handle(&self, request: &[u8]) -> String;
 }
@@ -22,7 +22,7 @@ pub trait Control: Send + Sync {
 /// The outcome of a command.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Outcome<T> {
+pub enum CommandOutcome<T> {
     /// Its reply.
     Ok(T),
     /// Why it was not carried out.
@@ -71,7 +71,7 @@ pub enum CommandError {
 /// reply did not come. `Reply`: it lacks a field, or is not JSON.
 pub fn call<R: DeserializeOwned>(
     address: &str,
-    network: &Network,
+    network: &FleetNetwork,
     request: &impl Serialize,
     timeout: Duration,
 ) -> Result<R, CommandError> {

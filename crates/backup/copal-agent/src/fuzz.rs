@@ -3,10 +3,10 @@
 //! Where a checksum guards a structure, what lies behind it is listed too: chance does not get past a sum.
 //! Built for tests and fuzzing only.
 
-use crate::detect::format::{self, BatchHead, Belongs, RunHead, RunKind};
-use crate::messages::{Answers, Ask, Marker};
+use crate::detect::format::{self, BatchHead, FilePartition, RunHead, RunKind};
+use crate::messages::{AnswerMessage, AskMessage, MarkerMessage};
 use crate::network::check_hello;
-use crate::plan_file::Plan;
+use crate::plan_file::BackupPlan;
 use copal_codec::Put;
 use copal_proto::messages;
 use prost::Message;
@@ -31,7 +31,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         let (Ok(bits), Ok(partition), Ok(rows)) = (input.u8(), input.u32(), input.u64()) else {
             return;
         };
-        let head = RunHead { belongs: Belongs { bits, partition }, rows, complete_to: rows, rows_sum: rows };
+        let head = RunHead { belongs: FilePartition { bits, partition }, rows, complete_to: rows, rows_sum: rows };
         let back = RunHead::decode(RunKind::Popular, &head.encode(RunKind::Popular));
         assert_eq!(back.ok(), Some(head), "what is written is read");
         let _ = head.file_len();
@@ -55,25 +55,27 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         let _ = messages::AgentHello::decode(bytes).map(|hello| check_hello(&hello));
     }),
     ("ask", |bytes| {
-        if let Ok(Ok((instance, ask))) = messages::AgentAsk::decode(bytes).map(|ask| Ask::of_message(&ask)) {
-            let again = Ask::of_message(&ask.to_message(&instance));
+        if let Ok(Ok((instance, ask))) =
+            messages::AgentAsk::decode(bytes).map(|ask| AskMessage::of_message(&ask))
+        {
+            let again = AskMessage::of_message(&ask.to_message(&instance));
             assert_eq!(again, Ok((instance, ask)), "what is read is sent the same");
         }
     }),
     ("marker", |bytes| {
-        let _ = messages::AgentMarker::decode(bytes).map(|marker| Marker::of_message(&marker));
+        let _ = messages::AgentMarker::decode(bytes).map(|marker| MarkerMessage::of_message(&marker));
     }),
     ("answers", |bytes| {
         let page = messages::AgentAnswers::decode(bytes).map(|page| page.answers).unwrap_or_default();
-        page.into_iter().for_each(|answers| drop(Answers::of_message(answers)));
+        page.into_iter().for_each(|answers| drop(AnswerMessage::of_message(answers)));
     }),
     ("plan file", |bytes| {
-        let _ = Plan::parse(Path::new("plan.json"), bytes);
+        let _ = BackupPlan::parse(Path::new("plan.json"), bytes);
     }),
     ("VM of a plan file", |bytes| {
         let text = String::from_utf8_lossy(bytes);
         let json = format!(r#"{{"v":1,"vms":[{{"vm":"a",{text}}}]}}"#);
-        let _ = Plan::parse(Path::new("plan.json"), json.as_bytes());
+        let _ = BackupPlan::parse(Path::new("plan.json"), json.as_bytes());
     }),
 ];
 

@@ -1,6 +1,6 @@
 //! The report of a job: what each agent said of it at last, and what is known without them.
 //!
-//! Not here: asking the agents (`coordinate`), settling (`settling`).
+//! Not here: asking the agents (`coordinator`), settling (`settlement`).
 
 use crate::{
     agent::{AgentStatus, VmStatus},

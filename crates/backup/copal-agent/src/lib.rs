@@ -13,8 +13,8 @@
 //! - [`network`]: connections between members of a domain; [`messages`]: what is said over them.
 //! - [`asker`]: asks the owners of ids, and gathers what they answer.
 //! - [`server`]: receives questions, has them compared, answers; [`control`]: commands to it.
-//! - [`agent`]: all of it on one host. [`coordinate`]: a job on all hosts, [`job_report`]: what it did.
-//!   [`roster`]: which agents take part, and which are missing. [`settling`]: what agents left stored twice,
+//! - [`agent`]: all of it on one host. [`coordinator`]: a job on all hosts, [`job_report`]: what it did.
+//!   [`roster`]: which agents take part, and which are missing. [`settlement`]: what agents left stored twice,
 //!   since their keys may not give it up.
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]
@@ -23,7 +23,7 @@ pub mod agent;
 pub mod asker;
 pub mod budget;
 pub mod control;
-pub mod coordinate;
+pub mod coordinator;
 pub mod deadline;
 pub mod detect;
 #[cfg(any(test, feature = "fuzz"))]
@@ -41,7 +41,7 @@ pub mod roster;
 pub mod rounds;
 pub mod scheme;
 pub mod server;
-pub mod settling;
+pub mod settlement;
 pub mod throttle;
 
 #[cfg(test)]

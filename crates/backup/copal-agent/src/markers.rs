@@ -21,20 +21,20 @@ use std::{
 
 /// One round of a job, at one owner. `H` names a host.
 #[derive(Clone, Debug)]
-pub struct Markers<H> {
+pub struct RoundMarkers<H> {
     marked: BTreeSet<H>,
     /// Those with questions since the last comparison.
     asking: BTreeSet<H>,
     due: Option<Instant>,
 }
 
-impl<H> Default for Markers<H> {
-    fn default() -> Markers<H> {
-        Markers { marked: BTreeSet::new(), asking: BTreeSet::new(), due: None }
+impl<H> Default for RoundMarkers<H> {
+    fn default() -> RoundMarkers<H> {
+        RoundMarkers { marked: BTreeSet::new(), asking: BTreeSet::new(), due: None }
     }
 }
 
-impl<H: Ord> Markers<H> {
+impl<H: Ord> RoundMarkers<H> {
     /// A host asks.
     pub fn ask(&mut self, host: H) {
         self.asking.insert(host);
@@ -87,8 +87,8 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    fn asked_by(hosts: impl IntoIterator<Item = u8>) -> Markers<u8> {
-        let mut markers = Markers::default();
+    fn asked_by(hosts: impl IntoIterator<Item = u8>) -> RoundMarkers<u8> {
+        let mut markers = RoundMarkers::default();
         hosts.into_iter().for_each(|host| markers.ask(host));
         markers
     }

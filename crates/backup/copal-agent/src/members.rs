@@ -1,8 +1,8 @@
 //! Members of a fleet, and which of them answers for which ids.
 
 use crate::{
-    asker::{Member, Owners},
-    partition::{Partitions, answerers},
+    asker::{FleetMember, OwnerMap},
+    partition::{IdPartitions, answerers},
 };
 use copal_backup::peers::ShortId;
 
@@ -22,16 +22,16 @@ pub fn partition_bits(hosts: usize) -> u8 {
 
 /// Who answers for each partition: by the members' names alone, so that all hosts agree.
 #[derive(Debug)]
-pub(crate) struct Responsible {
-    partitions: Partitions,
+pub(crate) struct ResponsibleMembers {
+    partitions: IdPartitions,
     /// Of each partition: the owner and, unless there is only one member, the stand-in.
     by_partition: Vec<(u16, Option<u16>)>,
 }
 
-impl Responsible {
+impl ResponsibleMembers {
     /// `None`: there are no members, or too many bits.
-    pub(crate) fn of(members: &[Member], bits: u8) -> Option<Responsible> {
-        let partitions = Partitions::new(bits)?;
+    pub(crate) fn of(members: &[FleetMember], bits: u8) -> Option<ResponsibleMembers> {
+        let partitions = IdPartitions::new(bits)?;
         let index_of = |name: &str| members.iter().position(|member| member.name == name);
         let by_partition = (0..partitions.count()).map(|partition| {
             let names = members.iter().map(|member| member.name.as_str());
@@ -40,7 +40,7 @@ impl Responsible {
             let stand_in = found.stand_in.and_then(index_of).map(|index| index as u16);
             Some((owner, stand_in))
         });
-        Some(Responsible { partitions, by_partition: by_partition.collect::<Option<Vec<_>>>()? })
+        Some(ResponsibleMembers { partitions, by_partition: by_partition.collect::<Option<Vec<_>>>()? })
     }
 
     fn at(&self, partition: u32) -> (u16, Option<u16>) {
@@ -48,7 +48,7 @@ impl Responsible {
     }
 }
 
-impl Owners for Responsible {
+impl OwnerMap for ResponsibleMembers {
     fn partition_bits(&self) -> u8 {
         self.partitions.bits()
     }
@@ -70,23 +70,24 @@ impl Owners for Responsible {
 mod tests {
     use super::*;
 
-    fn members(names: &[&str]) -> Vec<Member> {
-        let member = |name: &&str| Member { name: (*name).to_owned(), address: String::new() };
+    fn members(names: &[&str]) -> Vec<FleetMember> {
+        let member = |name: &&str| FleetMember { name: (*name).to_owned(), address: String::new() };
         names.iter().map(member).collect()
     }
 
     #[test]
     fn hosts_that_list_members_in_another_order_ask_the_same_ones() {
         let (some, others) = (members(&["a", "b", "c"]), members(&["c", "a", "b"]));
-        let of_some = Responsible::of(&some, 8).unwrap();
-        let of_others = Responsible::of(&others, 8).unwrap();
+        let of_some = ResponsibleMembers::of(&some, 8).unwrap();
+        let of_others = ResponsibleMembers::of(&others, 8).unwrap();
         for partition in 0..256 {
-            let owner = |of: &Responsible, from: &[Member]| from[of.owner(partition)].name.clone();
+            let owner =
+                |of: &ResponsibleMembers, from: &[FleetMember]| from[of.owner(partition)].name.clone();
             assert_eq!(owner(&of_some, &some), owner(&of_others, &others));
             assert_ne!(of_some.stand_in(partition), Some(of_some.owner(partition)));
         }
-        assert!(Responsible::of(&[], 8).is_none());
-        let alone = Responsible::of(&some[..1], 8).unwrap();
+        assert!(ResponsibleMembers::of(&[], 8).is_none());
+        let alone = ResponsibleMembers::of(&some[..1], 8).unwrap();
         assert_eq!(alone.stand_in(3), None);
     }
 }

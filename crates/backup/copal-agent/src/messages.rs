@@ -11,7 +11,7 @@ use copal_proto::messages;
 
 /// Version of these messages. Versions 1 and 2 had a transport of their own.
 pub const VERSION: u32 = 3;
-/// Most ids of one [`Ask`], and most codes of one [`Answers`].
+/// Most ids of one [`AskMessage`], and most codes of one [`AnswerMessage`].
 pub const BATCH_IDS: usize = 4096;
 /// Most bits of an id that choose its partition.
 pub const PARTITION_BITS: u8 = 24;
@@ -32,7 +32,7 @@ pub struct MessageError(&'static str);
 
 /// Ids of one partition, for its owner to look up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct AskMessage {
     /// The job.
     pub job: [u8; 16],
     /// Round of the job.
@@ -49,7 +49,7 @@ pub struct Ask {
     pub ids: Vec<ShortId>,
 }
 
-impl Ask {
+impl AskMessage {
     /// As it is sent by an asker.
     #[must_use]
     pub fn to_message(&self, instance: &Instance) -> messages::AgentAsk {
@@ -68,7 +68,7 @@ impl Ask {
     /// Checks what a peer sent; the asker, and the question.
     /// # Errors
     /// A field is out of its bounds.
-    pub fn of_message(message: &messages::AgentAsk) -> Result<(Instance, Ask), MessageError> {
+    pub fn of_message(message: &messages::AgentAsk) -> Result<(Instance, AskMessage), MessageError> {
         let bits = u8::try_from(message.partition_bits).ok().filter(|bits| *bits <= PARTITION_BITS);
         let partition_bits = bits.ok_or(MessageError("the number of partitions"))?;
         if message.partition >> partition_bits != 0 {
@@ -78,7 +78,7 @@ impl Ask {
         if !rest.is_empty() || ids.len() > BATCH_IDS {
             return Err(MessageError("the list of ids"));
         }
-        let ask = Ask {
+        let ask = AskMessage {
             job: job(&message.job)?,
             round: message.round,
             vm: message.vm,
@@ -93,7 +93,7 @@ impl Ask {
 
 /// The sender has asked all it will ask in this round. May come twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Marker {
+pub struct MarkerMessage {
     /// The job.
     pub job: [u8; 16],
     /// The round that is over for the sender.
@@ -104,7 +104,7 @@ pub struct Marker {
     pub patience_ms: u32,
 }
 
-impl Marker {
+impl MarkerMessage {
     /// As it is sent by an asker.
     #[must_use]
     pub fn to_message(&self, instance: &Instance) -> messages::AgentMarker {
@@ -120,8 +120,8 @@ impl Marker {
     /// Checks what a peer sent; the asker, and the marker.
     /// # Errors
     /// A field is out of its bounds.
-    pub fn of_message(message: &messages::AgentMarker) -> Result<(Instance, Marker), MessageError> {
-        let marker = Marker {
+    pub fn of_message(message: &messages::AgentMarker) -> Result<(Instance, MarkerMessage), MessageError> {
+        let marker = MarkerMessage {
             job: job(&message.job)?,
             round: message.round,
             participants: message.participants,
@@ -133,7 +133,7 @@ impl Marker {
 
 /// The answers to one batch, in the order of its ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answers {
+pub struct AnswerMessage {
     /// The job.
     pub job: [u8; 16],
     /// Round of the question.
@@ -148,11 +148,11 @@ pub struct Answers {
     pub codes: Vec<u32>,
 }
 
-impl Answers {
+impl AnswerMessage {
     /// Bytes of memory that they take while they wait to be sent.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        size_of::<Answers>() + size_of_val(&self.codes[..])
+        size_of::<AnswerMessage>() + size_of_val(&self.codes[..])
     }
 
     /// As they are sent.
@@ -171,11 +171,11 @@ impl Answers {
     /// Checks what a peer sent.
     /// # Errors
     /// A field is out of its bounds.
-    pub fn of_message(message: messages::AgentAnswer) -> Result<Answers, MessageError> {
+    pub fn of_message(message: messages::AgentAnswer) -> Result<AnswerMessage, MessageError> {
         if message.codes.len() > BATCH_IDS {
             return Err(MessageError("the number of answers"));
         }
-        Ok(Answers {
+        Ok(AnswerMessage {
             job: job(&message.job)?,
             round: message.round,
             batch: message.batch,
@@ -202,8 +202,8 @@ mod tests {
     use super::*;
     use prost::Message;
 
-    fn ask() -> Ask {
-        Ask {
+    fn ask() -> AskMessage {
+        AskMessage {
             job: *b"job number seven",
             round: 2,
             vm: 3,
@@ -219,12 +219,18 @@ mod tests {
         let instance = *b"instance of h1..";
         let sent = ask().to_message(&instance).encode_to_vec();
         let read = messages::AgentAsk::decode(&sent[..]).unwrap();
-        assert_eq!(Ask::of_message(&read), Ok((instance, ask())));
-        let marker = Marker { job: ask().job, round: 2, participants: 3, patience_ms: 4000 };
-        assert_eq!(Marker::of_message(&marker.to_message(&instance)), Ok((instance, marker)));
-        let answers =
-            Answers { job: ask().job, round: 2, batch: 6, partition: 11, generation: 9, codes: vec![1, 0] };
-        assert_eq!(Answers::of_message(answers.clone().into_message()), Ok(answers));
+        assert_eq!(AskMessage::of_message(&read), Ok((instance, ask())));
+        let marker = MarkerMessage { job: ask().job, round: 2, participants: 3, patience_ms: 4000 };
+        assert_eq!(MarkerMessage::of_message(&marker.to_message(&instance)), Ok((instance, marker)));
+        let answers = AnswerMessage {
+            job: ask().job,
+            round: 2,
+            batch: 6,
+            partition: 11,
+            generation: 9,
+            codes: vec![1, 0],
+        };
+        assert_eq!(AnswerMessage::of_message(answers.clone().into_message()), Ok(answers));
     }
 
     #[test]
@@ -232,7 +238,7 @@ mod tests {
         let refused = |change: &dyn Fn(&mut messages::AgentAsk)| {
             let mut message = ask().to_message(&[1; 16]);
             change(&mut message);
-            Ask::of_message(&message).unwrap_err().to_string()
+            AskMessage::of_message(&message).unwrap_err().to_string()
         };
         assert!(refused(&|ask| ask.partition = 16).contains("partition"));
         assert!(refused(&|ask| ask.partition_bits = 25).contains("partitions"));
@@ -243,6 +249,6 @@ mod tests {
         assert!(refused(&|ask| ask.instance = Bytes::new()).contains("instance"));
         let mut answer = messages::AgentAnswer { job: vec![0; 16].into(), ..Default::default() };
         answer.codes = vec![0; BATCH_IDS + 1];
-        assert!(Answers::of_message(answer).is_err());
+        assert!(AnswerMessage::of_message(answer).is_err());
     }
 }

@@ -100,13 +100,13 @@ pub(crate) fn check_hello(hello: &messages::AgentHello) -> Result<(), String> {
     }
 }
 
-struct Inner {
+struct NetworkState {
     /// Taken when it is dropped.
     runtime: Option<Runtime>,
     credentials: TlsCredentials,
 }
 
-impl Drop for Inner {
+impl Drop for NetworkState {
     fn drop(&mut self) {
         // The last one may be dropped by a task of the runtime itself, which must not wait for it.
         if let Some(runtime) = self.runtime.take() {
@@ -118,21 +118,21 @@ impl Drop for Inner {
 /// Certificate and threads with which a process talks to agents. Cheap to clone. Not to be waited on inside
 /// a runtime.
 #[derive(Clone)]
-pub struct Network(Arc<Inner>);
+pub struct FleetNetwork(Arc<NetworkState>);
 
-impl fmt::Debug for Network {
+impl fmt::Debug for FleetNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Never the keys.
         f.write_str("Network(..)")
     }
 }
 
-impl Network {
+impl FleetNetwork {
     /// For the agents of a repository.
     /// # Errors
-    /// As [`Network::new`].
-    pub fn of(repository: &Repository) -> copal_backup::Result<Network> {
-        Network::new(&repository.agents_secret()).map_err(|error| copal_backup::Error::Invalid {
+    /// As [`FleetNetwork::new`].
+    pub fn of(repository: &Repository) -> copal_backup::Result<FleetNetwork> {
+        FleetNetwork::new(&repository.agents_secret()).map_err(|error| copal_backup::Error::Invalid {
             reason: format!("the agents cannot be reached from here: {error}"),
         })
     }
@@ -140,11 +140,11 @@ impl Network {
     /// For the holders of a domain's secret.
     /// # Errors
     /// The system gives no randomness or no threads.
-    pub fn new(secret: &[u8; 32]) -> io::Result<Network> {
+    pub fn new(secret: &[u8; 32]) -> io::Result<FleetNetwork> {
         let authority = CertificateAuthority::derived(secret, "Copal fleet").map_err(io::Error::other)?;
         let identity = authority.lasting_identity(AGENT_NAME).map_err(io::Error::other)?;
         let credentials = TlsCredentials::new(&identity).map_err(io::Error::other)?;
-        Ok(Network(Arc::new(Inner { runtime: Some(runtime("agent-network")?), credentials })))
+        Ok(FleetNetwork(Arc::new(NetworkState { runtime: Some(runtime("agent-network")?), credentials })))
     }
 
     pub(crate) fn credentials(&self) -> &TlsCredentials {

@@ -18,22 +18,22 @@ const PARTITIONS_PER_HOST: u64 = 16;
 
 /// 2^bits partitions of the ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Partitions {
+pub struct IdPartitions {
     bits: u8,
 }
 
-impl Partitions {
+impl IdPartitions {
     /// Partitions by the first `bits` bits; `None` above [`MAX_BITS`].
-    pub fn new(bits: u8) -> Option<Partitions> {
-        (bits <= MAX_BITS).then_some(Partitions { bits })
+    pub fn new(bits: u8) -> Option<IdPartitions> {
+        (bits <= MAX_BITS).then_some(IdPartitions { bits })
     }
 
     /// As many that an index run of `popular_ids` has at most 8 MiB and each host several partitions.
-    pub fn for_fleet(popular_ids: u64, hosts: u32) -> Partitions {
+    pub fn for_fleet(popular_ids: u64, hosts: u32) -> IdPartitions {
         let for_size = popular_ids.saturating_mul(INDEX_ROW_BYTES).div_ceil(INDEX_RUN_BYTES);
         let for_balance = u64::from(hosts) * PARTITIONS_PER_HOST;
         let wanted = for_size.max(for_balance).clamp(1, 1 << MAX_BITS);
-        Partitions { bits: wanted.next_power_of_two().trailing_zeros() as u8 }
+        IdPartitions { bits: wanted.next_power_of_two().trailing_zeros() as u8 }
     }
 
     /// Bits that choose a partition.
@@ -55,7 +55,7 @@ impl Partitions {
 
 /// Who answers for a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answerers<'a> {
+pub struct PartitionMembers<'a> {
     /// Is asked.
     pub owner: &'a str,
     /// Is asked when the owner is silent; `None` where one agent is alone.
@@ -63,7 +63,10 @@ pub struct Answerers<'a> {
 }
 
 /// Owner and stand-in of a partition among the agents of these names, in any order; `None` without an agent.
-pub fn answerers<'a>(names: impl IntoIterator<Item = &'a str>, partition: u32) -> Option<Answerers<'a>> {
+pub fn answerers<'a>(
+    names: impl IntoIterator<Item = &'a str>,
+    partition: u32,
+) -> Option<PartitionMembers<'a>> {
     let mut first: Option<(u64, &str)> = None;
     let mut second: Option<(u64, &str)> = None;
     for name in names {
@@ -75,7 +78,7 @@ pub fn answerers<'a>(names: impl IntoIterator<Item = &'a str>, partition: u32) -
             second = drawn;
         }
     }
-    first.map(|(_, owner)| Answerers { owner, stand_in: second.map(|(_, name)| name) })
+    first.map(|(_, owner)| PartitionMembers { owner, stand_in: second.map(|(_, name)| name) })
 }
 
 /// How many of these names come before `own` for something that any of them may do; all agree on the order.
@@ -104,17 +107,17 @@ mod tests {
 
     #[test]
     fn the_first_bits_choose_the_partition() {
-        let of = |bits, first, second| Partitions::new(bits).unwrap().of(&id(first, second));
+        let of = |bits, first, second| IdPartitions::new(bits).unwrap().of(&id(first, second));
         assert_eq!(of(0, 0xff, 0xff), 0);
         assert_eq!((of(1, 0x7f, 0xff), of(1, 0x80, 0)), (0, 1));
         assert_eq!((of(8, 0xab, 0xcd), of(12, 0xab, 0xcd)), (0xab, 0xabc));
         assert_eq!(of(16, 0xab, 0xcd), 0xabcd);
-        assert_eq!(Partitions::new(17), None);
+        assert_eq!(IdPartitions::new(17), None);
     }
 
     #[test]
     fn the_number_of_partitions_follows_from_index_and_hosts() {
-        let count = |ids, hosts| Partitions::for_fleet(ids, hosts).count();
+        let count = |ids, hosts| IdPartitions::for_fleet(ids, hosts).count();
         assert_eq!((count(0, 0), count(0, 1), count(0, 3)), (1, 16, 64));
         assert_eq!(count(40_000_000, 100), 2048);
         assert_eq!(count(400_000_000, 1), 1024, "8 GB in runs of 8 MiB");

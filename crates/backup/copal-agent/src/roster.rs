@@ -4,42 +4,42 @@
 //! that cannot be reached, or whose plan cannot be read, is missing: the others go on without it, and the job
 //! is not complete.
 //!
-//! Not here: the list (`copal_backup`), running the job (`coordinate`).
+//! Not here: the list (`copal_backup`), running the job (`coordinator`).
 
 use crate::{
     agent::{
         PlanInfo,
-        alive::found,
+        liveness::found,
         requests::{PlanRequest, call, info},
     },
-    asker::Member,
+    asker::FleetMember,
     missing_agent::MissingAgent,
-    network::Network,
+    network::FleetNetwork,
 };
 use copal_backup::{ListedAgent, Repository};
 use std::collections::{BTreeMap, HashSet};
 
 /// Agents of a job.
-pub(crate) struct Roster {
+pub(crate) struct JobRoster {
     /// Those that take part.
-    pub(crate) members: Vec<Member>,
+    pub(crate) members: Vec<FleetMember>,
     /// What each would back up.
     pub(crate) plans: Vec<PlanInfo>,
     pub(crate) missing: Vec<MissingAgent>,
 }
 
-impl Roster {
+impl JobRoster {
     /// Asks all agents; `plan` is what they are asked. Blocks up to some seconds for each that does not
     /// answer.
     /// # Errors
     /// Those of the store.
     pub(crate) fn call(
         repository: &Repository,
-        network: &Network,
+        network: &FleetNetwork,
         plan: &PlanRequest,
-    ) -> copal_backup::Result<Roster> {
+    ) -> copal_backup::Result<JobRoster> {
         let (alive, listed) = found(repository)?;
-        let mut roster = Roster { members: Vec::new(), plans: Vec::new(), missing: Vec::new() };
+        let mut roster = JobRoster { members: Vec::new(), plans: Vec::new(), missing: Vec::new() };
         let mut reasons = BTreeMap::new();
         let is_listed = |name: &str| listed.iter().any(|agent| agent.name == name);
         for member in alive {
@@ -105,7 +105,11 @@ impl Roster {
 /// What an agent would back up.
 /// # Errors
 /// A sentence: it cannot be reached, or why its plan cannot be read.
-pub(crate) fn plan_of(member: &Member, network: &Network, plan: &PlanRequest) -> Result<PlanInfo, String> {
+pub(crate) fn plan_of(
+    member: &FleetMember,
+    network: &FleetNetwork,
+    plan: &PlanRequest,
+) -> Result<PlanInfo, String> {
     info(member, network)?;
     call(member, network, plan.clone())
 }
@@ -117,8 +121,8 @@ mod tests {
 
     #[test]
     fn whoever_is_listed_and_not_here_is_missing_with_the_vms_that_nobody_else_has() {
-        let mut roster = Roster {
-            members: vec![Member { name: "h1".to_owned(), address: String::new() }],
+        let mut roster = JobRoster {
+            members: vec![FleetMember { name: "h1".to_owned(), address: String::new() }],
             plans: vec![PlanInfo { vms: vec!["web".to_owned(), "moved".to_owned()], bytes: 0, rounds: 1 }],
             missing: Vec::new(),
         };

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// How a job is run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Scheme {
+pub enum DedupScheme {
     /// Hosts ask each other in rounds, and wait for nobody who is late.
     #[default]
     Collaborative,

@@ -15,20 +15,20 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// The flag was set while a thread waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cancelled while waiting for the rate limit")]
-pub struct Cancelled;
+pub struct WaitCancelled;
 
 /// A rate that threads share.
 #[derive(Debug)]
-pub struct Throttle {
+pub struct ByteThrottle {
     bucket: Option<Mutex<TokenBucket>>,
     began: Instant,
     never_notified: Condvar,
 }
 
-impl Throttle {
+impl ByteThrottle {
     /// A throttle of this many bytes per second; `None`: no limit.
-    pub fn new(bytes_per_second: Option<u64>) -> Throttle {
-        Throttle {
+    pub fn new(bytes_per_second: Option<u64>) -> ByteThrottle {
+        ByteThrottle {
             bucket: bytes_per_second.map(|rate| Mutex::new(TokenBucket::new(rate, BURST, Duration::ZERO))),
             began: Instant::now(),
             never_notified: Condvar::new(),
@@ -39,14 +39,14 @@ impl Throttle {
     /// order.
     /// # Errors
     /// `Cancelled`: the flag was set meanwhile; nothing was taken.
-    pub fn take(&self, bytes: u64, cancel: &AtomicBool) -> Result<(), Cancelled> {
+    pub fn take(&self, bytes: u64, cancel: &AtomicBool) -> Result<(), WaitCancelled> {
         let Some(bucket) = &self.bucket else {
             return Ok(());
         };
         let mut bucket = bucket.lock();
         loop {
             if cancel.load(Ordering::Relaxed) {
-                return Err(Cancelled);
+                return Err(WaitCancelled);
             }
             let now = self.began.elapsed();
             let wait = bucket.wait(now);
@@ -66,17 +66,17 @@ mod tests {
     #[test]
     fn without_a_limit_nothing_waits() {
         let cancel = AtomicBool::new(true);
-        Throttle::new(None).take(u64::MAX, &cancel).unwrap();
+        ByteThrottle::new(None).take(u64::MAX, &cancel).unwrap();
     }
 
     #[test]
     fn a_waiting_thread_sees_that_it_is_cancelled() {
-        let (throttle, cancel) = (Throttle::new(Some(1)), AtomicBool::new(false));
+        let (throttle, cancel) = (ByteThrottle::new(Some(1)), AtomicBool::new(false));
         throttle.take(1 << 40, &cancel).unwrap();
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| throttle.take(1, &cancel));
             cancel.store(true, Ordering::Relaxed);
-            assert_eq!(waits.join().unwrap(), Err(Cancelled));
+            assert_eq!(waits.join().unwrap(), Err(WaitCancelled));
         });
     }
 }

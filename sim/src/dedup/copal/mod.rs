@@ -31,8 +31,8 @@ use super::trace::{Seen, Trace};
 use anyhow::{Result, ensure};
 use checkers::first_two;
 use copal_agent::deadline::{AnswerTimes, LEAST_DEADLINE, patience_after};
-use copal_agent::markers::Markers;
-use copal_agent::partition::Partitions;
+use copal_agent::markers::RoundMarkers;
+use copal_agent::partition::IdPartitions;
 use copal_agent::rounds::RoundCount;
 use copal_backup::peers::{Answer, ShortId};
 use log::{Log, PackNumber};
@@ -126,7 +126,7 @@ impl Domain {
             state,
             parts,
             rounds,
-            markers: (0..most_rounds).map(|_| Markers::default()).collect(),
+            markers: (0..most_rounds).map(|_| RoundMarkers::default()).collect(),
             replies: BTreeMap::new(),
             carrying: HashMap::new(),
             began: vec![0; hosts.fleet.vms.len()],
@@ -134,7 +134,9 @@ impl Domain {
             chunks: Chunks::default(),
             vms: Vec::new(),
             chunks_per_id,
-            partitions: f64::from(Partitions::for_fleet(popular_chunks as u64, hosts.count() as u32).count()),
+            partitions: f64::from(
+                IdPartitions::for_fleet(popular_chunks as u64, hosts.count() as u32).count(),
+            ),
             epoch: Instant::now(),
             domain: self,
         };
@@ -193,7 +195,7 @@ struct Job<'a> {
     parts: Vec<Part>,
     /// Indexes of parts, by host and round.
     rounds: Vec<Vec<Vec<usize>>>,
-    markers: Vec<Markers<usize>>,
+    markers: Vec<RoundMarkers<usize>>,
     /// Answers of unfinished comparisons.
     replies: BTreeMap<usize, Vec<Reply>>,
     /// Indexes of parts that wait for an id.

@@ -6,8 +6,8 @@
 use super::super::inputs::copal;
 use super::log::Log;
 use anyhow::{Context, Result};
-use copal_agent::detect::{BatchHeader, Compared, Detector, Limits, MAX_BATCH_IDS};
-use copal_agent::partition::{Partitions, answerers};
+use copal_agent::detect::{BatchHeader, Compared, DetectLimits, Detector, MAX_BATCH_IDS};
+use copal_agent::partition::{IdPartitions, answerers};
 use copal_backup::peers::{Answer, ShortId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -25,7 +25,7 @@ pub(super) struct Reply {
 
 /// The owners of all hosts.
 pub(super) struct Owners {
-    partitions: Partitions,
+    partitions: IdPartitions,
     /// Index of the owning host, by partition.
     owner: Vec<usize>,
     hosts: Vec<Owner>,
@@ -60,7 +60,7 @@ impl Owners {
     /// less than one id.
     pub(super) fn open(names: &[String], popular_ids: u64, fewer: u32, scratch: &Path) -> Result<Owners> {
         let hosts = (names.len() as u32).div_ceil(fewer);
-        let partitions = Partitions::for_fleet(popular_ids, hosts);
+        let partitions = IdPartitions::for_fleet(popular_ids, hosts);
         let place = |name: &str| names.iter().position(|other| other == name);
         let owner = (0..partitions.count()).map(|partition| {
             let who = answerers(names.iter().map(String::as_str), partition)?;
@@ -69,7 +69,7 @@ impl Owners {
         let owner: Option<Vec<usize>> = owner.collect();
         let owner = owner.context("a fleet has a host")?;
         let scratch = tempfile::tempdir_in(scratch).context("making a scratch directory")?;
-        let limits = Limits { memory_bytes: MEMORY_BYTES, ..Limits::default() };
+        let limits = DetectLimits { memory_bytes: MEMORY_BYTES, ..DetectLimits::default() };
         let popular_millionths = (super::super::inputs::chunks::POPULAR * 1e6) as u32;
         let owning: BTreeSet<usize> = owner.iter().copied().collect();
         let mut hosts: Vec<Owner> = names.iter().map(|_| Owner::default()).collect();

@@ -16,11 +16,11 @@ use crate::{
 };
 use copal_agent::{
     agent::{VmBytes, VmStatus},
-    coordinate::{self, Begun, JobError},
+    coordinator::{self, JobError, StartedJob},
     job_report::{AgentReport, JobReport},
     missing_agent::MissingAgent,
-    scheme::Scheme,
-    settling::{self, SettleOptions, Settlement},
+    scheme::DedupScheme,
+    settlement::{self, JobSettlement, SettleOptions},
 };
 use copal_backup::Repository;
 use copal_node::Access;
@@ -59,7 +59,7 @@ fn begin(
         }
         return in_stages(context, repository, options).map(Some);
     }
-    let begun = coordinate::begin(repository, &options_of(options)).map_err(of_job)?;
+    let begun = coordinator::begin(repository, &options_of(options)).map_err(of_job)?;
     if context.arguments.common.wait.is_some() {
         let mut report = follow(context, repository, &begun)?;
         settle(context, repository, &mut report, options)?;
@@ -100,7 +100,7 @@ pub(super) fn once(
     let report = match options.scheme {
         SchemeWord::Synchronous => in_stages(context, repository, options)?,
         SchemeWord::Collaborative | SchemeWord::DirtyBit => {
-            let begun = coordinate::begin(repository, &options_of(options)).map_err(of_job)?;
+            let begun = coordinator::begin(repository, &options_of(options)).map_err(of_job)?;
             let mut report = follow(context, repository, &begun)?;
             settle(context, repository, &mut report, options)?;
             report
@@ -116,7 +116,7 @@ fn in_stages(
 ) -> Outcome<JobReport> {
     let mut teller = JobReporter::default();
     let mut tell = |report: &JobReport| teller.hear(context, report);
-    let ran = coordinate::run_in_stages(repository, &options_of(options), &context.cancel, &mut tell);
+    let ran = coordinator::run_in_stages(repository, &options_of(options), &context.cancel, &mut tell);
     ran.map_err(of_job)
 }
 
@@ -144,7 +144,7 @@ pub(super) fn status(context: &CommandContext<'_>, words: &JobStatus) -> Outcome
     }
     let opened = context.open(Access::Read)?;
     let repository = opened.repository();
-    let found = coordinate::find(repository, words.job.as_deref()).map_err(of_job);
+    let found = coordinator::find(repository, words.job.as_deref()).map_err(of_job);
     let report = found.and_then(|begun| match context.arguments.common.wait {
         Some(_) => follow(context, repository, &begun),
         None => {
@@ -156,14 +156,14 @@ pub(super) fn status(context: &CommandContext<'_>, words: &JobStatus) -> Outcome
     tell(context, "job status", &close(opened, report)?)
 }
 
-fn options_of(words: &JobOptions) -> coordinate::JobOptions {
-    coordinate::JobOptions {
+fn options_of(words: &JobOptions) -> coordinator::JobOptions {
+    coordinator::JobOptions {
         rounds: words.rounds.clone(),
         timeout: words.timeout,
         scheme: match words.scheme {
-            SchemeWord::DirtyBit => Scheme::DirtyBit,
-            SchemeWord::Synchronous => Scheme::Synchronous,
-            SchemeWord::Collaborative => Scheme::Collaborative,
+            SchemeWord::DirtyBit => DedupScheme::DirtyBit,
+            SchemeWord::Synchronous => DedupScheme::Synchronous,
+            SchemeWord::Collaborative => DedupScheme::Collaborative,
         },
     }
 }
@@ -185,7 +185,7 @@ impl JobReporter {
 }
 
 /// Prints the progress of a job until it has ended and its popular packs are checked.
-fn follow(context: &CommandContext<'_>, repository: &Repository, begun: &Begun) -> Outcome<JobReport> {
+fn follow(context: &CommandContext<'_>, repository: &Repository, begun: &StartedJob) -> Outcome<JobReport> {
     let mut teller = JobReporter::default();
     let mut report = begun.wait(&context.cancel, &mut |report| teller.hear(context, report));
     begun.wait_for_checks(repository, &mut report)?;
@@ -210,12 +210,12 @@ fn settle(
     let mut tell = |vm: &str, number: usize, all: usize| {
         context.output.notice(&format!("asking again about the chunks of {vm}, {number} of {all} VMs"));
     };
-    settling::settle(repository, report, &options, &context.cancel, &mut tell);
+    settlement::settle(repository, report, &options, &context.cancel, &mut tell);
     Ok(())
 }
 
 /// The result of settling a job, in sentences.
-fn settlement_text(settlement: &Settlement) -> String {
+fn settlement_text(settlement: &JobSettlement) -> String {
     let mut text = String::new();
     if settlement.moved > 0 {
         text.push_str(&format!(
@@ -251,7 +251,7 @@ fn settlement_text(settlement: &Settlement) -> String {
 fn tell(context: &CommandContext<'_>, command: &str, report: &JobReport) -> Outcome<()> {
     let vms = VmFields::of_job(report);
     let backups = || vms.iter().filter_map(|vm| vm.backup);
-    let settlement = Settlement::of(report);
+    let settlement = JobSettlement::of(report);
     context.output.summary(fields(command, report, &vms, &settlement), || {
         let sum = |bytes: fn(&VmBytes) -> u64| backups().map(|backup| bytes(&backup.bytes)).sum::<u64>();
         let mut text = format!(
@@ -286,7 +286,7 @@ fn tell(context: &CommandContext<'_>, command: &str, report: &JobReport) -> Outc
 }
 
 /// Fields of the summary.
-fn fields(command: &str, report: &JobReport, vms: &[VmFields<'_>], settlement: &Settlement) -> Value {
+fn fields(command: &str, report: &JobReport, vms: &[VmFields<'_>], settlement: &JobSettlement) -> Value {
     let agents = report.agents.iter().map(|agent| {
         let status = agent.status.as_ref();
         json!({

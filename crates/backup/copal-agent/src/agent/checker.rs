@@ -5,7 +5,7 @@
 //! does it too. A host that is alone opens its own. Between packs, sessions of hosts that have died are ended
 //! (BAK-21).
 
-use super::job::Host;
+use super::job::JobHost;
 use crate::partition::rank;
 use copal_backup::{CancelFlag, Error, LeaseWatch, peers::Writer, popular::UncheckedPack};
 use std::{
@@ -25,11 +25,11 @@ const LEASES_LOOK: Duration = Duration::from_secs(60);
 const MEMBERS_LOOK: Duration = Duration::from_secs(20);
 
 /// Checks packs until the host stops.
-pub(crate) fn run(host: &Host) {
+pub(crate) fn run(host: &JobHost) {
     let cancel = CancelFlag::from_shared(host.stop.clone());
     let mut seen: HashMap<u64, Instant> = HashMap::new();
-    let mut members = Members::default();
-    let mut leases = Leases::new();
+    let mut members = RankedMembers::default();
+    let mut leases = LeaseWatcher::new();
     while !host.ends() {
         let unchecked = match host.repository.unchecked_popular() {
             Ok(unchecked) => unchecked,
@@ -77,18 +77,18 @@ pub(crate) fn run(host: &Host) {
 }
 
 /// Ends sessions whose holders are silent.
-struct Leases {
+struct LeaseWatcher {
     watch: LeaseWatch,
     began: Instant,
     looked: Option<Instant>,
 }
 
-impl Leases {
-    fn new() -> Leases {
-        Leases { watch: LeaseWatch::new(), began: Instant::now(), looked: None }
+impl LeaseWatcher {
+    fn new() -> LeaseWatcher {
+        LeaseWatcher { watch: LeaseWatch::new(), began: Instant::now(), looked: None }
     }
 
-    fn look(&mut self, host: &Host) {
+    fn look(&mut self, host: &JobHost) {
         if self.looked.is_some_and(|looked| looked.elapsed() < LEASES_LOOK) {
             return;
         }
@@ -110,25 +110,25 @@ impl Leases {
 
 /// Who else may check.
 #[derive(Default)]
-struct Members {
+struct RankedMembers {
     names: Vec<String>,
     looked: Option<Instant>,
 }
 
-impl Members {
-    fn look(&mut self, host: &Host) {
+impl RankedMembers {
+    fn look(&mut self, host: &JobHost) {
         if self.looked.is_some_and(|looked| looked.elapsed() < MEMBERS_LOOK) {
             return;
         }
         self.looked = Some(Instant::now());
-        match super::alive::alive(&host.repository) {
+        match super::liveness::alive(&host.repository) {
             Ok(members) => self.names = members.into_iter().map(|member| member.name).collect(),
             Err(error) => tracing::warn!(%error, "who else there is cannot be read now"),
         }
     }
 
     /// Whether it is this host's to check a pack that was first seen so long ago.
-    fn is_mine(&self, host: &Host, pack: UncheckedPack, since: Duration) -> bool {
+    fn is_mine(&self, host: &JobHost, pack: UncheckedPack, since: Duration) -> bool {
         let own = host.name.as_str();
         let others = self.names.iter().any(|name| name != own);
         // A name is what any host may say; its key is not.

@@ -1,10 +1,10 @@
 //! A backup that is no agent's: it asks the agents that it can reach, and nobody waits for it.
 
-use super::{alive::alive, patience::HostPatience, peers::tag_of, requests};
+use super::{liveness::alive, patience::HostPatience, peers::tag_of, requests};
 use crate::{
-    asker::{Asker, AskerOptions, Member},
-    members::{Responsible, partition_bits},
-    network::Network,
+    asker::{Asker, AskerOptions, FleetMember},
+    members::{ResponsibleMembers, partition_bits},
+    network::FleetNetwork,
 };
 use copal_backup::{
     Repository,
@@ -23,14 +23,14 @@ use uuid::Uuid;
 const PAUSE: Duration = Duration::from_millis(300);
 
 /// Asks the agents of a fleet for one backup.
-pub struct Client {
+pub struct FleetClient {
     asker: Asker,
     timeout: Duration,
     again_since: Mutex<Option<Instant>>,
-    members: Vec<Member>,
+    members: Vec<FleetMember>,
 }
 
-impl Client {
+impl FleetClient {
     /// Looks which agents answer; `None`: none does, so that the backup is one without others.
     /// # Errors
     /// Those of the store, and when the system gives no thread.
@@ -39,8 +39,8 @@ impl Client {
         name: &str,
         spool: &Path,
         timeout: Duration,
-    ) -> copal_backup::Result<Option<Client>> {
-        let network = Network::of(repository)?;
+    ) -> copal_backup::Result<Option<FleetClient>> {
+        let network = FleetNetwork::of(repository)?;
         let mut members = alive(repository)?;
         members.retain(|member| match requests::info(member, &network) {
             Ok(_) => true,
@@ -50,7 +50,7 @@ impl Client {
             }
         });
         let bits = partition_bits(members.len());
-        let Some(owners) = Responsible::of(&members, bits) else {
+        let Some(owners) = ResponsibleMembers::of(&members, bits) else {
             return Ok(None);
         };
         let failed = |error: io::Error| copal_backup::Error::Invalid {
@@ -62,12 +62,12 @@ impl Client {
         options.participants = 1;
         let patience = Arc::new(HostPatience::new(timeout, 1));
         let asker = Asker::new(options, Arc::new(owners), patience).map_err(failed)?;
-        Ok(Some(Client { asker, timeout, again_since: Mutex::default(), members }))
+        Ok(Some(FleetClient { asker, timeout, again_since: Mutex::default(), members }))
     }
 
     /// Who is asked.
     #[must_use]
-    pub fn members(&self) -> &[Member] {
+    pub fn members(&self) -> &[FleetMember] {
         &self.members
     }
 
@@ -79,7 +79,7 @@ impl Client {
     }
 }
 
-impl Peers for Client {
+impl Peers for FleetClient {
     fn begin(&self, _vm: Uuid, _turn: Turn) -> Result<(), String> {
         Ok(())
     }

@@ -3,22 +3,22 @@
 //! Not here: the requests and their replies (`requests`), what becomes of a job (`job`).
 
 use super::{
-    alive::alive,
-    job::{Agreed, Host, Job},
+    job::{HostJob, JobHost, JobTerms},
     job_agents::JobAgents,
-    planned::Planned,
+    liveness::alive,
+    planned_rounds::PlannedRounds,
     requests::{
-        Accepted, AgentInfo, Command, PlanInfo, PlanRequest, Request, RunRequest, StoredInfo, StoredRequest,
-        call, hex, id_of, info,
+        AcceptedReply, AgentCommand, AgentInfo, AgentRequest, PlanInfo, PlanRequest, RunRequest, StoredInfo,
+        StoredRequest, call, hex, id_of, info,
     },
-    settling,
+    settlement,
 };
 use crate::{
-    asker::Member,
-    control::{self, Control, Outcome, refusal},
-    network::Network,
+    asker::FleetMember,
+    control::{self, CommandOutcome, CommandService, refusal},
+    network::FleetNetwork,
     rounds::RoundCount,
-    scheme::Scheme,
+    scheme::DedupScheme,
 };
 use copal_backup::{ListedAgent, Repository};
 use parking_lot::Mutex;
@@ -28,35 +28,35 @@ use std::{path::PathBuf, sync::Arc, thread::JoinHandle, time::Duration};
 const MOST_JOBS: usize = 16;
 
 /// Carries out what an agent is told.
-pub(crate) struct Commands {
-    host: Arc<Host>,
+pub(crate) struct CommandHandler {
+    host: Arc<JobHost>,
     plan: Option<PathBuf>,
     memory_bytes: u64,
-    jobs: Mutex<Jobs>,
+    jobs: Mutex<JobTable>,
     /// VMs with which this agent is listed.
     listed: Mutex<Option<Vec<String>>>,
 }
 
 #[derive(Default)]
-struct Jobs {
+struct JobTable {
     /// The newest is the last.
-    known: Vec<Arc<Job>>,
+    known: Vec<Arc<HostJob>>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Jobs {
-    fn running(&self) -> Option<&Arc<Job>> {
+impl JobTable {
+    fn running(&self) -> Option<&Arc<HostJob>> {
         self.known.last().filter(|job| !job.is_done())
     }
 
-    fn find(&self, id: &str) -> Option<&Arc<Job>> {
+    fn find(&self, id: &str) -> Option<&Arc<HostJob>> {
         self.known.iter().find(|job| hex(&job.id()) == id)
     }
 }
 
-impl Commands {
-    pub(crate) fn new(host: Arc<Host>, plan: Option<PathBuf>, memory_bytes: u64) -> Commands {
-        Commands { host, plan, memory_bytes, jobs: Mutex::default(), listed: Mutex::default() }
+impl CommandHandler {
+    pub(crate) fn new(host: Arc<JobHost>, plan: Option<PathBuf>, memory_bytes: u64) -> CommandHandler {
+        CommandHandler { host, plan, memory_bytes, jobs: Mutex::default(), listed: Mutex::default() }
     }
 
     /// Waits for the jobs, which end when the host stops.
@@ -68,27 +68,27 @@ impl Commands {
         }
     }
 
-    fn carry_out(&self, command: Command) -> String {
+    fn carry_out(&self, command: AgentCommand) -> String {
         match command {
-            Command::Info(request) => reply(request, |_| Ok(self.info())),
-            Command::Plan(request) => reply(request, |request| self.plan(&request)),
-            Command::Run(request) => reply(request, |request| self.run(request)),
-            Command::Status(request) => reply(request, |request| Ok(self.job(&request.job)?.status())),
-            Command::Stored(request) => reply(request, |request| {
+            AgentCommand::Info(request) => reply(request, |_| Ok(self.info())),
+            AgentCommand::Plan(request) => reply(request, |request| self.plan(&request)),
+            AgentCommand::Run(request) => reply(request, |request| self.run(request)),
+            AgentCommand::Status(request) => reply(request, |request| Ok(self.job(&request.job)?.status())),
+            AgentCommand::Stored(request) => reply(request, |request| {
                 let job = self.job(&request.job)?;
                 Ok(StoredInfo { stored: job.is_stored(), gain: job.has_gain() })
             }),
-            Command::Newest(request) => reply(request, |_| {
+            AgentCommand::Newest(request) => reply(request, |_| {
                 let newest = self.jobs.lock().known.last().cloned();
                 let none = || format!("the agent {} has had no job since it was started", self.host.name);
                 newest.map(|job| job.status()).ok_or_else(none)
             }),
-            Command::Agents(request) => {
+            AgentCommand::Agents(request) => {
                 reply(request, |request| Ok(self.job(&request.job)?.agents().clone()))
             }
-            Command::Cancel(request) => reply(request, |request| {
+            AgentCommand::Cancel(request) => reply(request, |request| {
                 self.job(&request.job)?.cancel();
-                Ok(Accepted {})
+                Ok(AcceptedReply {})
             }),
         }
     }
@@ -111,16 +111,16 @@ impl Commands {
     }
 
     /// A job that is remembered here.
-    fn job(&self, id: &str) -> Result<Arc<Job>, String> {
+    fn job(&self, id: &str) -> Result<Arc<HostJob>, String> {
         self.jobs.lock().find(id).cloned().ok_or_else(|| format!("no job {id} is known here"))
     }
 
-    fn planned(&self, rounds: &str, only: &[String]) -> Result<Planned, String> {
+    fn planned(&self, rounds: &str, only: &[String]) -> Result<PlannedRounds, String> {
         let rounds: RoundCount =
             rounds.parse().map_err(|error: crate::rounds::NotARoundCount| error.to_string())?;
         let plan = self.plan.as_ref().ok_or("it has no plan, and only answers")?;
         let planned =
-            Planned::read(plan, rounds, self.memory_bytes, only).map_err(|error| error.to_string())?;
+            PlannedRounds::read(plan, rounds, self.memory_bytes, only).map_err(|error| error.to_string())?;
         if only.is_empty() {
             self.list(planned.vms.iter().map(|vm| vm.vm.clone()).collect());
         }
@@ -145,16 +145,21 @@ impl Commands {
         }
     }
 
-    fn run(&self, run: RunRequest) -> Result<Accepted, String> {
+    fn run(&self, run: RunRequest) -> Result<AcceptedReply, String> {
         let planned = self.planned(&run.rounds, &run.only)?;
         let planned = match run.scheme {
-            Scheme::Collaborative | Scheme::Synchronous => planned,
+            DedupScheme::Collaborative | DedupScheme::Synchronous => planned,
             // Nobody is asked, so nobody waits for answers.
-            Scheme::DirtyBit => planned.one_at_a_time(),
+            DedupScheme::DirtyBit => planned.one_at_a_time(),
         };
-        let agreed = Agreed {
+        let agreed = JobTerms {
             id: id_of(&run.job).ok_or("the job's id is not 32 hex digits")?,
-            members: run.members.iter().cloned().map(|(name, address)| Member { name, address }).collect(),
+            members: run
+                .members
+                .iter()
+                .cloned()
+                .map(|(name, address)| FleetMember { name, address })
+                .collect(),
             participants: run.participants.max(1),
             partition_bits: run.partition_bits,
             rounds: run.all_rounds.max(planned.rounds.len() as u32),
@@ -171,7 +176,7 @@ impl Commands {
         let mut jobs = self.jobs.lock();
         if jobs.find(&run.job).is_some() {
             // Told twice: the first answer was lost.
-            return Ok(Accepted {});
+            return Ok(AcceptedReply {});
         }
         if let Some(running) = jobs.running() {
             return Err(format!(
@@ -184,7 +189,7 @@ impl Commands {
             return Err(format!("the agent {} is ending", self.host.name));
         }
         jobs.known.iter().for_each(|job| job.end_repairs());
-        let job = Job::new(Arc::clone(&self.host), agreed).map_err(|error| error.to_string())?;
+        let job = HostJob::new(Arc::clone(&self.host), agreed).map_err(|error| error.to_string())?;
         let job = Arc::new(job);
         let running = Arc::clone(&job);
         let thread = std::thread::Builder::new().name("agent-job".into());
@@ -198,33 +203,33 @@ impl Commands {
         if jobs.known.len() > MOST_JOBS {
             jobs.known.remove(0);
         }
-        Ok(Accepted {})
+        Ok(AcceptedReply {})
     }
 }
 
 /// Backs up and settles the VMs of this host.
-fn run_to_the_end(job: &Job, planned: Planned) {
+fn run_to_the_end(job: &HostJob, planned: PlannedRounds) {
     job.run(planned);
     let network = &job.host().network;
-    let ask = |other: &Member| {
+    let ask = |other: &FleetMember| {
         let info = call(other, network, StoredRequest { job: hex(&job.id()) })?;
         Ok((info.stored, info.gain))
     };
-    let is_settled = job.settles() && settling::run(job, &ask);
+    let is_settled = job.settles() && settlement::run(job, &ask);
     job.end(is_settled);
     job.repair();
 }
 
 /// Carries out a request; its outcome as JSON.
-fn reply<R: Request>(request: R, carry_out: impl FnOnce(R) -> Result<R::Reply, String>) -> String {
+fn reply<R: AgentRequest>(request: R, carry_out: impl FnOnce(R) -> Result<R::Reply, String>) -> String {
     let outcome = match carry_out(request) {
-        Ok(reply) => Outcome::Ok(reply),
-        Err(reason) => Outcome::Error(reason),
+        Ok(reply) => CommandOutcome::Ok(reply),
+        Err(reason) => CommandOutcome::Error(reason),
     };
     control::to_json(&outcome).unwrap_or_else(|error| refusal(&error.to_string()))
 }
 
-impl Control for Commands {
+impl CommandService for CommandHandler {
     fn handle(&self, request: &[u8]) -> String {
         match serde_json::from_slice(request) {
             Ok(command) => self.carry_out(command),
@@ -239,7 +244,7 @@ impl Control for Commands {
 /// Where another agent of that name listens, if one answers.
 pub(crate) fn namesake(
     repository: &Repository,
-    network: &Network,
+    network: &FleetNetwork,
     name: &str,
 ) -> copal_backup::Result<Option<String>> {
     let mut others = alive(repository)?.into_iter().filter(|member| member.name == name);

@@ -10,19 +10,19 @@ use super::{
     job_agents::JobAgents,
     leak_repairs::{LeakRepair, repair_leaks},
     patience::HostPatience,
-    peers::{Again, VmPeers},
-    planned::{Planned, PlannedBackup},
-    report::{Settled, VmOutcome, VmReport},
+    peers::{RetryAsker, VmPeers},
+    planned_rounds::{PlannedBackup, PlannedRounds},
+    report::{SettleOutcome, VmOutcome, VmReport},
     requests::hex,
     status::AgentStatus,
-    turns::{After, Turns},
+    turns::{TurnEffect, TurnTable},
 };
 use crate::{
-    asker::{Asker, AskerOptions, AskerTraffic, Member},
-    members::Responsible,
-    network::Network,
-    scheme::Scheme,
-    throttle::Throttle,
+    asker::{Asker, AskerOptions, AskerTraffic, FleetMember},
+    members::ResponsibleMembers,
+    network::FleetNetwork,
+    scheme::DedupScheme,
+    throttle::ByteThrottle,
 };
 use copal_backup::{
     BackupRequest, CancelFlag, Collaboration, HolderId, Progress, Repository, SnapshotId, peers::Writer,
@@ -44,29 +44,29 @@ pub(super) const PIPELINE_BYTES: u64 = 22 << 20;
 
 /// What all hosts of a job agree on.
 #[derive(Clone, Debug)]
-pub(crate) struct Agreed {
+pub(crate) struct JobTerms {
     pub(crate) id: [u8; 16],
     /// Who answers.
-    pub(crate) members: Vec<Member>,
+    pub(crate) members: Vec<FleetMember>,
     /// Hosts that take part.
     pub(crate) participants: u32,
     pub(crate) partition_bits: u8,
     /// As many as the host with most has.
     pub(crate) rounds: u32,
     pub(crate) timeout: Duration,
-    pub(crate) scheme: Scheme,
+    pub(crate) scheme: DedupScheme,
     /// All that has to do with it.
     pub(crate) agents: JobAgents,
 }
 
 /// What a host has for all its jobs.
-pub(crate) struct Host {
+pub(crate) struct JobHost {
     pub(crate) name: String,
     pub(crate) repository: Arc<Repository>,
-    pub(crate) network: Network,
+    pub(crate) network: FleetNetwork,
     pub(crate) spool: PathBuf,
-    pub(crate) read_limit: Arc<Throttle>,
-    pub(crate) upload_limit: Arc<Throttle>,
+    pub(crate) read_limit: Arc<ByteThrottle>,
+    pub(crate) upload_limit: Arc<ByteThrottle>,
     /// Set when the agent ends.
     pub(crate) stop: Arc<AtomicBool>,
     /// As whom this run holds sessions; empty until it beats.
@@ -81,16 +81,16 @@ pub(crate) struct Host {
     checker_woken: Condvar,
 }
 
-impl Host {
+impl JobHost {
     pub(crate) fn new(
         name: &str,
         repository: Arc<Repository>,
-        network: Network,
+        network: FleetNetwork,
         spool: PathBuf,
-        (read_limit, upload_limit): (Throttle, Throttle),
+        (read_limit, upload_limit): (ByteThrottle, ByteThrottle),
         stop: Arc<AtomicBool>,
-    ) -> Host {
-        Host {
+    ) -> JobHost {
+        JobHost {
             name: name.to_owned(),
             repository,
             network,
@@ -127,11 +127,11 @@ impl Host {
 
     pub(crate) fn asker(
         &self,
-        agreed: &Agreed,
+        agreed: &JobTerms,
         (id, participants): ([u8; 16], u32),
         patience: Arc<HostPatience>,
     ) -> io::Result<Asker> {
-        let owners = Responsible::of(&agreed.members, agreed.partition_bits)
+        let owners = ResponsibleMembers::of(&agreed.members, agreed.partition_bits)
             .ok_or_else(|| io::Error::other("there is nobody to ask"))?;
         let mut options = AskerOptions::new(
             id,
@@ -146,21 +146,21 @@ impl Host {
 }
 
 /// A job that runs, or has run.
-pub(crate) struct Job {
-    host: Arc<Host>,
-    agreed: Agreed,
+pub(crate) struct HostJob {
+    host: Arc<JobHost>,
+    agreed: JobTerms,
     asker: Asker,
-    again: Again,
+    again: RetryAsker,
     patience: Arc<HostPatience>,
     cancel: CancelFlag,
     /// Ends the repairs after the job.
     repairs_end: CancelFlag,
     started: Instant,
-    state: Mutex<State>,
+    state: Mutex<JobState>,
 }
 
 #[derive(Default)]
-struct State {
+struct JobState {
     vms: Vec<VmReport>,
     round: usize,
     /// All VMs have ended.
@@ -172,18 +172,18 @@ struct State {
     took: Duration,
 }
 
-impl Job {
+impl HostJob {
     /// # Errors
     /// When the system gives no thread, or there is nobody to ask.
-    pub(crate) fn new(host: Arc<Host>, agreed: Agreed) -> io::Result<Job> {
+    pub(crate) fn new(host: Arc<JobHost>, agreed: JobTerms) -> io::Result<HostJob> {
         let patience = Arc::new(HostPatience::new(agreed.timeout, agreed.participants));
         let asker = host.asker(&agreed, (agreed.id, agreed.participants), Arc::clone(&patience))?;
         // Who asks again asks alone: owners wait for nobody.
         let mut alone = [0; 16];
         getrandom::fill(&mut alone).map_err(io::Error::other)?;
         let at_once = Arc::new(HostPatience::new(agreed.timeout, 1));
-        let again = Again::new(host.asker(&agreed, (alone, 1), at_once)?, agreed.timeout);
-        Ok(Job {
+        let again = RetryAsker::new(host.asker(&agreed, (alone, 1), at_once)?, agreed.timeout);
+        Ok(HostJob {
             host,
             agreed,
             asker,
@@ -209,7 +209,7 @@ impl Job {
         &self.asker
     }
 
-    pub(super) fn again(&self) -> &Again {
+    pub(super) fn again(&self) -> &RetryAsker {
         &self.again
     }
 
@@ -298,11 +298,11 @@ impl Job {
     }
 
     /// Backs up all VMs; blocks.
-    pub(crate) fn run(&self, planned: Planned) {
+    pub(crate) fn run(&self, planned: PlannedRounds) {
         // Repairs between jobs were told to end.
         drop(self.host.between_jobs.lock());
         self.state.lock().vms = planned.vms.iter().map(VmReport::waiting).collect();
-        let turns = Turns::new(planned.rounds.clone());
+        let turns = TurnTable::new(planned.rounds.clone());
         let ends = || self.ends();
         std::thread::scope(|scope| {
             let turns = &turns;
@@ -317,7 +317,7 @@ impl Job {
                         self.end_vm(vm, turns, VmOutcome::failed("threads", &error.to_string()));
                     }
                 }
-                if turns.look() == After::AllAsked {
+                if turns.look() == TurnEffect::AllAsked {
                     self.end_round();
                 }
                 if !turns.next_round(&ends) {
@@ -352,16 +352,16 @@ impl Job {
 
     /// Whether it ends with asking again; the schemes that ours stands beside do not.
     pub(crate) fn settles(&self) -> bool {
-        self.agreed.scheme == Scheme::Collaborative
+        self.agreed.scheme == DedupScheme::Collaborative
     }
 
     /// The other agents of the job.
-    pub(super) fn others(&self) -> impl Iterator<Item = &Member> {
+    pub(super) fn others(&self) -> impl Iterator<Item = &FleetMember> {
         let members = self.agreed.members.iter();
         members.filter(|member| member.name != self.host.name)
     }
 
-    pub(super) fn host(&self) -> &Host {
+    pub(super) fn host(&self) -> &JobHost {
         &self.host
     }
 
@@ -380,7 +380,7 @@ impl Job {
         vms.filter_map(|(index, vm)| vm.to_settle().map(|(name, snapshot)| (index, name, snapshot))).collect()
     }
 
-    pub(super) fn note_settled(&self, vm: usize, settled: Settled) {
+    pub(super) fn note_settled(&self, vm: usize, settled: SettleOutcome) {
         self.state.lock().vms[vm].settle(settled);
     }
 
@@ -389,16 +389,16 @@ impl Job {
         self.state.lock().vms[vm].refuse(chunks);
     }
 
-    fn vm(&self, index: usize, backup: &PlannedBackup, part_bytes: u64, turns: &Turns) {
+    fn vm(&self, index: usize, backup: &PlannedBackup, part_bytes: u64, turns: &TurnTable) {
         let peers = VmPeers { job: self, index, turns, again_since: Mutex::new(None) };
         self.state.lock().vms[index].begin();
         let outcome = self.back_up(backup, part_bytes, &peers).unwrap_or_else(|failed| failed);
         self.end_vm(index, turns, outcome);
     }
 
-    fn end_vm(&self, index: usize, turns: &Turns, outcome: VmOutcome) {
+    fn end_vm(&self, index: usize, turns: &TurnTable, outcome: VmOutcome) {
         self.state.lock().vms[index].end(outcome);
-        if turns.end_vm(index) == After::AllAsked {
+        if turns.end_vm(index) == TurnEffect::AllAsked {
             self.end_round();
         }
     }
@@ -423,10 +423,10 @@ impl Job {
             writer: Writer::of(&self.host.name),
             part_bytes: backup.part_bytes(part_bytes),
         };
-        let is_alone = self.agreed.scheme == Scheme::DirtyBit;
+        let is_alone = self.agreed.scheme == DedupScheme::DirtyBit;
         request.whole_segments = is_alone;
         let others = (!is_alone).then_some(&others);
-        let progress = Upload { host: &self.host };
+        let progress = UploadThrottle { host: &self.host };
         let summary = repository.backup_with(&request, others, &progress, &self.cancel);
         drop(request);
         match (summary, point) {
@@ -454,11 +454,11 @@ fn bytes_of(traffic: &AskerTraffic) -> u64 {
 }
 
 /// Holds a backup back to the limit of what is uploaded.
-struct Upload<'a> {
-    host: &'a Host,
+struct UploadThrottle<'a> {
+    host: &'a JobHost,
 }
 
-impl Progress for Upload<'_> {
+impl Progress for UploadThrottle<'_> {
     fn stored(&self, delta_bytes: u64) {
         // Told to stop, it goes on unthrottled to its next safe point.
         let _ = self.host.upload_limit.take(delta_bytes, &self.host.stop);

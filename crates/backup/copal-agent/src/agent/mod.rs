@@ -4,26 +4,26 @@
 //! Threads: those of the server (`crate::server`), one that checks popular packs, one that beats, one per job
 //! and one per VM that is being backed up.
 
-pub(crate) mod alive;
 mod checker;
 pub(crate) mod commands;
 mod early_rounds;
 mod job;
 pub(crate) mod job_agents;
 mod leak_repairs;
+pub(crate) mod liveness;
 mod owner;
 mod patience;
 mod peers;
-mod planned;
+mod planned_rounds;
 pub(crate) mod report;
 pub(crate) mod requests;
-mod settling;
+mod settlement;
 pub(crate) mod status;
 mod turns;
 
-pub use alive::alive;
-pub use client::Client;
+pub use client::FleetClient;
 pub use leak_repairs::{LeakRepair, RepairOutcome, repair_leaks};
+pub use liveness::alive;
 pub use requests::{AgentInfo, PlanInfo};
 pub use status::{
     AgentStatus, SettledVm, VmBackup, VmBytes, VmDisk, VmFailure, VmProgress, VmState, VmStatus,
@@ -32,16 +32,16 @@ pub use status::{
 mod client;
 
 use crate::{
-    budget::{Budget, BudgetError},
-    network::Network,
+    budget::{BudgetError, MemoryBudget},
+    network::FleetNetwork,
     plan_file::PlanError,
     server::{Server, ServerOptions},
-    throttle::Throttle,
+    throttle::ByteThrottle,
 };
-use commands::Commands;
+use commands::CommandHandler;
 use copal_backup::{Error, Holder, Layout, ListedAgent, Repository};
-use job::Host;
-use owner::Owner;
+use job::JobHost;
+use owner::PartitionOwner;
 use std::{
     io,
     net::SocketAddr,
@@ -119,8 +119,8 @@ pub enum AgentError {
 /// A running agent.
 pub struct Agent {
     server: Server,
-    host: Arc<Host>,
-    commands: Arc<Commands>,
+    host: Arc<JobHost>,
+    commands: Arc<CommandHandler>,
     checker: JoinHandle<()>,
     _beat: copal_backup::HeartbeatGuard,
 }
@@ -137,22 +137,26 @@ impl Agent {
         let Layout::Fleet { popular_millionths } = repository.info().layout else {
             return Err(AgentError::Solo);
         };
-        Budget::of_process(options.memory_bytes)?;
+        MemoryBudget::of_process(options.memory_bytes)?;
         let mut planned_vms = Vec::new();
         if let Some(plan) = &options.plan {
-            let planned =
-                planned::Planned::read(plan, crate::rounds::RoundCount::Auto, options.memory_bytes, &[])?;
+            let planned = planned_rounds::PlannedRounds::read(
+                plan,
+                crate::rounds::RoundCount::Auto,
+                options.memory_bytes,
+                &[],
+            )?;
             planned_vms.extend(planned.vms.into_iter().map(|vm| vm.vm));
         }
         let spool = options.state.join("spool");
         make_private(&options.state)?;
         make_private(&spool)?;
-        let network = Network::of(&repository)?;
+        let network = FleetNetwork::of(&repository)?;
         if let Some(other) = commands::namesake(&repository, &network, &options.name)? {
             return Err(AgentError::NameTaken { name: options.name.clone(), address: other });
         }
-        let limits = (Throttle::new(options.read_limit), Throttle::new(options.upload_limit));
-        let mut host = Host::new(
+        let limits = (ByteThrottle::new(options.read_limit), ByteThrottle::new(options.upload_limit));
+        let mut host = JobHost::new(
             &options.name,
             Arc::clone(&repository),
             network.clone(),
@@ -162,13 +166,14 @@ impl Agent {
         );
         host.leak_share_percent = options.leak_share_percent;
         let host = Arc::new(host);
-        let owner = Owner::new(
+        let owner = PartitionOwner::new(
             Arc::clone(&repository),
             options.state.join("partitions"),
             popular_millionths,
             Arc::clone(&host.early),
         );
-        let commands = Arc::new(Commands::new(Arc::clone(&host), options.plan.clone(), options.memory_bytes));
+        let commands =
+            Arc::new(CommandHandler::new(Arc::clone(&host), options.plan.clone(), options.memory_bytes));
         let listening = ServerOptions::new(&options.listen, &options.name, network);
         let server = Server::start(listening, Arc::new(owner), commands.clone(), Arc::clone(&stop))
             .map_err(AgentError::Listen)?;

@@ -7,9 +7,9 @@
 use super::{early_rounds::EarlyRounds, peers::tag_of};
 use crate::{
     detect::{BatchHeader, DetectError, Detector, PopularPack, PopularPacks},
-    markers::Markers,
-    messages::{Answers, Ask, Marker},
-    server::Detect,
+    markers::RoundMarkers,
+    messages::{AnswerMessage, AskMessage, MarkerMessage},
+    server::BatchDetector,
 };
 use copal_backup::{Error, Repository, peers::Answer};
 use parking_lot::Mutex;
@@ -25,35 +25,35 @@ use std::{
 const MOST_ROUNDS: usize = 256;
 
 /// A round of a job.
-type Round = ([u8; 16], u32);
+type JobRound = ([u8; 16], u32);
 /// Bits, and a partition of that many.
-type Place = (u8, u32);
+type PartitionPlace = (u8, u32);
 
 /// Answers for the partitions of this host, whichever those are: who asks knows.
-pub(crate) struct Owner {
+pub(crate) struct PartitionOwner {
     repository: Arc<Repository>,
     directory: PathBuf,
     popular_millionths: u32,
     early: Arc<EarlyRounds>,
     detectors: Mutex<BTreeMap<u8, Arc<Detector>>>,
-    sessions: Mutex<Sessions>,
-    state: Mutex<State>,
+    sessions: Mutex<OpenSessions>,
+    state: Mutex<OwnerState>,
 }
 
 /// VMs that were being backed up a moment ago, by their tags.
 #[derive(Default)]
-struct Sessions {
+struct OpenSessions {
     open: BTreeSet<u32>,
     read: Option<Instant>,
 }
 
-impl Sessions {
+impl OpenSessions {
     /// For so long what was read is good enough.
     const FRESH: Duration = Duration::from_secs(5);
 
     /// Whether a VM is being backed up; where that cannot be read it is.
     fn has(&mut self, repository: &Repository, vm: u32) -> bool {
-        if self.read.is_none_or(|read| read.elapsed() >= Sessions::FRESH) {
+        if self.read.is_none_or(|read| read.elapsed() >= OpenSessions::FRESH) {
             match repository.sessions() {
                 Ok(sessions) => self.open = sessions.into_iter().map(|(vm, _)| tag_of(vm.uuid)).collect(),
                 Err(error) => {
@@ -68,28 +68,28 @@ impl Sessions {
 }
 
 #[derive(Default)]
-struct State {
-    rounds: BTreeMap<Round, Asked>,
-    due: BTreeSet<Place>,
+struct OwnerState {
+    rounds: BTreeMap<JobRound, RoundRequests>,
+    due: BTreeSet<PartitionPlace>,
 }
 
 /// What was asked in a round.
 #[derive(Default)]
-struct Asked {
-    places: BTreeSet<Place>,
-    markers: Markers<[u8; 16]>,
+struct RoundRequests {
+    places: BTreeSet<PartitionPlace>,
+    markers: RoundMarkers<[u8; 16]>,
     /// When the first message came.
     began: Option<Instant>,
 }
 
-impl Owner {
+impl PartitionOwner {
     pub(crate) fn new(
         repository: Arc<Repository>,
         directory: PathBuf,
         popular_millionths: u32,
         early: Arc<EarlyRounds>,
-    ) -> Owner {
-        Owner {
+    ) -> PartitionOwner {
+        PartitionOwner {
             repository,
             directory,
             popular_millionths,
@@ -112,9 +112,9 @@ impl Owner {
     }
 }
 
-impl State {
+impl OwnerState {
     /// The round, remembered.
-    fn round(&mut self, round: Round, now: Instant) -> &mut Asked {
+    fn round(&mut self, round: JobRound, now: Instant) -> &mut RoundRequests {
         while self.rounds.len() >= MOST_ROUNDS && !self.rounds.contains_key(&round) {
             let oldest = self.rounds.iter().min_by_key(|(_, asked)| asked.began);
             let Some(oldest) = oldest.map(|(round, _)| *round) else {
@@ -129,8 +129,8 @@ impl State {
     }
 }
 
-impl Detect for Owner {
-    fn take(&self, ask: &Ask, host: [u8; 16]) -> Result<(), String> {
+impl BatchDetector for PartitionOwner {
+    fn take(&self, ask: &AskMessage, host: [u8; 16]) -> Result<(), String> {
         let header = BatchHeader {
             job: ask.job,
             round: ask.round,
@@ -149,7 +149,7 @@ impl Detect for Owner {
         Ok(())
     }
 
-    fn mark(&self, marker: &Marker, host: [u8; 16]) {
+    fn mark(&self, marker: &MarkerMessage, host: [u8; 16]) {
         let now = Instant::now();
         let mut state = self.state.lock();
         let patience = Duration::from_millis(marker.patience_ms.into());
@@ -163,7 +163,7 @@ impl Detect for Owner {
     fn due(&self, now: Instant) -> Option<u32> {
         let mut state = self.state.lock();
         if state.due.is_empty() {
-            let State { rounds, due } = &mut *state;
+            let OwnerState { rounds, due } = &mut *state;
             for ((job, _), asked) in rounds.iter_mut() {
                 if asked.markers.take_due(now) {
                     self.early.note(*job);
@@ -174,15 +174,15 @@ impl Detect for Owner {
         state.due.pop_first().map(|(bits, partition)| u32::from(bits) << 24 | partition)
     }
 
-    fn compare(&self, place: u32, reply: &mut dyn FnMut([u8; 16], Answers)) -> io::Result<()> {
+    fn compare(&self, place: u32, reply: &mut dyn FnMut([u8; 16], AnswerMessage)) -> io::Result<()> {
         let (bits, partition) = ((place >> 24) as u8, place & 0x00ff_ffff);
         let detector = self.detector(bits).map_err(io::Error::other)?;
-        let log = Log::read(&self.repository, &self.sessions)?;
+        let log = PopularLog::read(&self.repository, &self.sessions)?;
         let generation = log.newest;
         let mut answer = |header: &BatchHeader, answers: &[Answer]| {
             reply(
                 header.host,
-                Answers {
+                AnswerMessage {
                     job: header.job,
                     round: header.round,
                     batch: header.batch,
@@ -200,22 +200,22 @@ impl Detect for Owner {
 }
 
 /// The log of popular packs, as far as it went when it was read.
-struct Log<'a> {
+struct PopularLog<'a> {
     repository: &'a Repository,
-    sessions: &'a Mutex<Sessions>,
+    sessions: &'a Mutex<OpenSessions>,
     newest: u64,
     generation: u64,
 }
 
-impl<'a> Log<'a> {
-    fn read(repository: &'a Repository, sessions: &'a Mutex<Sessions>) -> io::Result<Log<'a>> {
+impl<'a> PopularLog<'a> {
+    fn read(repository: &'a Repository, sessions: &'a Mutex<OpenSessions>) -> io::Result<PopularLog<'a>> {
         let newest = repository.newest_popular().map_err(io::Error::other)?;
         let generation = repository.popular_generation().map_err(io::Error::other)?;
-        Ok(Log { repository, sessions, newest, generation })
+        Ok(PopularLog { repository, sessions, newest, generation })
     }
 }
 
-impl PopularPacks for Log<'_> {
+impl PopularPacks for PopularLog<'_> {
     fn newest(&self) -> u64 {
         self.newest
     }

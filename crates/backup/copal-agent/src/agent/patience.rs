@@ -1,7 +1,7 @@
 //! How long this host waits for answers, from how long it took itself and how long answers took lately.
 
 use crate::{
-    asker::Patience,
+    asker::AnswerPatience,
     deadline::{AnswerTimes, LEAST_DEADLINE, patience_after},
 };
 use parking_lot::Mutex;
@@ -13,10 +13,10 @@ pub(crate) struct HostPatience {
     timeout: Duration,
     /// Whether others ask in the same round.
     has_others: bool,
-    state: Mutex<State>,
+    state: Mutex<PatienceState>,
 }
 
-struct State {
+struct PatienceState {
     times: AnswerTimes,
     round_began: Instant,
     /// What the longest round of the job took.
@@ -28,7 +28,7 @@ impl HostPatience {
         HostPatience {
             timeout,
             has_others: participants > 1,
-            state: Mutex::new(State {
+            state: Mutex::new(PatienceState {
                 times: AnswerTimes::default(),
                 round_began: Instant::now(),
                 longest: Duration::ZERO,
@@ -48,7 +48,7 @@ impl HostPatience {
     }
 }
 
-impl Patience for HostPatience {
+impl AnswerPatience for HostPatience {
     fn for_others(&self) -> Duration {
         match self.has_others {
             // A short round says little of what others have to read in it.

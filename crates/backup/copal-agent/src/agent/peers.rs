@@ -1,8 +1,8 @@
 //! What one VM's backup asks, and when it may go on: the job's askers and turns, seen from the VM.
 
 use super::{
-    job::Job,
-    turns::{After, Turns},
+    job::HostJob,
+    turns::{TurnEffect, TurnTable},
 };
 use crate::asker::{Asker, AskerTraffic};
 use copal_backup::peers::{Answer, Ids, Peers, Turn};
@@ -22,14 +22,14 @@ pub(crate) fn tag_of(vm: Uuid) -> u32 {
 }
 
 /// Asks about what was to be carried until it is found or the time is over.
-pub(crate) struct Again {
+pub(crate) struct RetryAsker {
     asker: Asker,
     patience: Duration,
 }
 
-impl Again {
-    pub(crate) fn new(asker: Asker, patience: Duration) -> Again {
-        Again { asker, patience }
+impl RetryAsker {
+    pub(crate) fn new(asker: Asker, patience: Duration) -> RetryAsker {
+        RetryAsker { asker, patience }
     }
 
     /// Ends all connections.
@@ -61,10 +61,10 @@ impl Again {
 
 /// The peers of one VM of a job.
 pub(crate) struct VmPeers<'a> {
-    pub(crate) job: &'a Job,
+    pub(crate) job: &'a HostJob,
     /// Its place in the plan.
     pub(crate) index: usize,
-    pub(crate) turns: &'a Turns,
+    pub(crate) turns: &'a TurnTable,
     pub(crate) again_since: Mutex<Option<Instant>>,
 }
 
@@ -74,8 +74,8 @@ impl VmPeers<'_> {
         self.job.note_refused(self.index, refused.count() as u64);
     }
 
-    fn note(&self, after: After) {
-        if after == After::AllAsked {
+    fn note(&self, after: TurnEffect) {
+        if after == TurnEffect::AllAsked {
             self.job.end_round();
         }
     }
@@ -128,12 +128,12 @@ impl Peers for VmPeers<'_> {
 
 /// The peers of a VM that is settled: owners wait for nobody else, and no turn is needed.
 pub(super) struct SettlingPeers<'a> {
-    job: &'a Job,
+    job: &'a HostJob,
     again_since: Mutex<Option<Instant>>,
 }
 
 impl<'a> SettlingPeers<'a> {
-    pub(super) fn new(job: &'a Job) -> SettlingPeers<'a> {
+    pub(super) fn new(job: &'a HostJob) -> SettlingPeers<'a> {
         SettlingPeers { job, again_since: Mutex::new(None) }
     }
 }

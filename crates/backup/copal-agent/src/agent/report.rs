@@ -1,7 +1,7 @@
 //! What became of each VM of a job.
 
 use super::{
-    planned::PlannedBackup,
+    planned_rounds::PlannedBackup,
     status::{SettledVm, VmBackup, VmFailure, VmProgress, VmState, VmStatus},
 };
 use copal_backup::{BackupSummary, CleanUpSummary, SnapshotId};
@@ -22,7 +22,7 @@ impl VmOutcome {
 
 /// What became of the chunks that a backup of the job stored for its VM alone.
 #[derive(Clone, Debug)]
-pub(crate) enum Settled {
+pub(crate) enum SettleOutcome {
     Done(CleanUpSummary),
     /// Why not; the snapshot stands.
     Failed(String),
@@ -38,7 +38,7 @@ pub(crate) struct VmReport {
     outcome: Option<VmOutcome>,
     /// Chunks that several VMs have, and that the fraction of popular chunks has no room for.
     refused: u64,
-    settled: Option<Settled>,
+    settled: Option<SettleOutcome>,
 }
 
 impl VmReport {
@@ -62,7 +62,7 @@ impl VmReport {
         self.refused += chunks;
     }
 
-    pub(crate) fn settle(&mut self, settled: Settled) {
+    pub(crate) fn settle(&mut self, settled: SettleOutcome) {
         self.settled = Some(settled);
     }
 
@@ -95,8 +95,8 @@ impl VmReport {
     /// As it is told.
     pub(crate) fn status(&self) -> VmStatus {
         let (settled, settle_error) = match &self.settled {
-            Some(Settled::Done(summary)) => (Some(SettledVm::of(summary, false)), None),
-            Some(Settled::Failed(reason)) => (None, Some(reason.clone())),
+            Some(SettleOutcome::Done(summary)) => (Some(SettledVm::of(summary, false)), None),
+            Some(SettleOutcome::Failed(reason)) => (None, Some(reason.clone())),
             None => (None, None),
         };
         VmStatus {
@@ -211,11 +211,11 @@ mod tests {
             r#"{"planned_bytes":7,"refused":0,"seconds":0.0,"state":"running","vm":"web"}"#
         );
         waiting.outcome = Some(VmOutcome::failed("source", "it is gone"));
-        waiting.settle(Settled::Failed("interrupted".to_owned()));
+        waiting.settle(SettleOutcome::Failed("interrupted".to_owned()));
         let failed = r#"{"code":"source","error":"it is gone","planned_bytes":7,"refused":0,"seconds":0.0,"settle_error":"interrupted","state":"failed","vm":"web"}"#;
         assert_eq!(told(&waiting), failed);
         done.outcome = Some(VmOutcome::Done(Box::new(summary())));
-        done.settle(Settled::Done(settled()));
+        done.settle(SettleOutcome::Done(settled()));
         done.refuse(3);
         let fields = [
             r#"{"asked":11,"base":null,"bytes":{"dirty":2,"inner_dup":9,"logical":1,"new":6,"pds_dup":12,"pds_new":13,"#,

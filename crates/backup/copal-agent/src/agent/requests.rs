@@ -4,11 +4,11 @@
 
 use super::{job_agents::JobAgents, status::AgentStatus};
 use crate::{
-    asker::Member,
-    control::{self, Outcome},
+    asker::FleetMember,
+    control::{self, CommandOutcome},
     missing_agent::MissingAgent,
-    network::Network,
-    scheme::Scheme,
+    network::FleetNetwork,
+    scheme::DedupScheme,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use std::time::Duration;
 const CALL: Duration = Duration::from_secs(10);
 
 /// A request, and the type of its reply.
-pub(crate) trait Request: Into<Command> {
+pub(crate) trait AgentRequest: Into<AgentCommand> {
     type Reply: Serialize + DeserializeOwned;
 }
 
@@ -29,7 +29,7 @@ macro_rules! requests {
         /// Any of the requests.
         #[derive(Clone, Debug, Serialize, Deserialize)]
         #[serde(tag = "command", rename_all = "kebab-case")]
-        pub(crate) enum Command {
+        pub(crate) enum AgentCommand {
             $($kind($request)),*
         }
 
@@ -41,13 +41,13 @@ macro_rules! requests {
                 $($(#[$of_field])* pub(crate) $field: $type,)*
             }
 
-            impl From<$request> for Command {
-                fn from(request: $request) -> Command {
-                    Command::$kind(request)
+            impl From<$request> for AgentCommand {
+                fn from(request: $request) -> AgentCommand {
+                    AgentCommand::$kind(request)
                 }
             }
 
-            impl Request for $request {
+            impl AgentRequest for $request {
                 type Reply = $reply;
             }
         )*
@@ -78,7 +78,7 @@ requests! {
         /// As many as the host with most has.
         all_rounds: u32,
         timeout_ms: u64,
-        scheme: Scheme,
+        scheme: DedupScheme,
         /// Names of the VMs that are backed up, of those in the plans; all, if there are none.
         only: Vec<String>,
         /// Names of the VMs of each member.
@@ -87,7 +87,7 @@ requests! {
         missing: Vec<MissingAgent>,
         /// Position in the log of popular packs where the job began.
         popular_from: u64,
-    } -> Accepted;
+    } -> AcceptedReply;
 
     /// Asks how far a job is.
     Status: StatusRequest { job: String, } -> AgentStatus;
@@ -102,7 +102,7 @@ requests! {
     Agents: AgentsRequest { job: String, } -> JobAgents;
 
     /// Ends a job.
-    Cancel: CancelRequest { job: String, } -> Accepted;
+    Cancel: CancelRequest { job: String, } -> AcceptedReply;
 }
 
 /// The name, version and job of an agent.
@@ -138,24 +138,28 @@ pub(crate) struct StoredInfo {
 
 /// The reply to a request that is carried out later, or has no result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Accepted {}
+pub(crate) struct AcceptedReply {}
 
 /// Sends a request to an agent, and waits for the reply.
 /// # Errors
 /// A sentence: the agent cannot be reached, its reply lacks a field, or why it refuses.
-pub(crate) fn call<R: Request>(member: &Member, network: &Network, request: R) -> Result<R::Reply, String> {
-    let command: Command = request.into();
+pub(crate) fn call<R: AgentRequest>(
+    member: &FleetMember,
+    network: &FleetNetwork,
+    request: R,
+) -> Result<R::Reply, String> {
+    let command: AgentCommand = request.into();
     let called = control::call(&member.address, network, &command, CALL);
     match called.map_err(|error| format!("agent {}: {error}", member.name))? {
-        Outcome::Ok(reply) => Ok(reply),
-        Outcome::Error(reason) => Err(format!("agent {}: {reason}", member.name)),
+        CommandOutcome::Ok(reply) => Ok(reply),
+        CommandOutcome::Error(reason) => Err(format!("agent {}: {reason}", member.name)),
     }
 }
 
 /// Asks an agent for its name, version and job.
 /// # Errors
 /// As [`call`].
-pub(crate) fn info(member: &Member, network: &Network) -> Result<AgentInfo, String> {
+pub(crate) fn info(member: &FleetMember, network: &FleetNetwork) -> Result<AgentInfo, String> {
     call(member, network, InfoRequest {})
 }
 
@@ -174,11 +178,11 @@ pub(crate) fn id_of(hex: &str) -> Option<[u8; 16]> {
 mod tests {
     use super::*;
 
-    fn sent(request: impl Request) -> String {
+    fn sent(request: impl AgentRequest) -> String {
         control::to_json(&request.into()).unwrap()
     }
 
-    fn read(json: &str) -> Result<Command, String> {
+    fn read(json: &str) -> Result<AgentCommand, String> {
         serde_json::from_str(json).map_err(|error| error.to_string())
     }
 
@@ -206,7 +210,7 @@ mod tests {
             rounds: "3".to_owned(),
             all_rounds: 4,
             timeout_ms: 5,
-            scheme: Scheme::DirtyBit,
+            scheme: DedupScheme::DirtyBit,
             only: Vec::new(),
             plans: vec![vec!["web".to_owned()]],
             missing: Vec::new(),
@@ -218,7 +222,7 @@ mod tests {
             r#""plans":[["web"]],"popular_from":6,"rounds":"3","scheme":"dirty-bit","timeout_ms":5}"#,
         ];
         assert_eq!(sent(run), told.concat());
-        assert!(matches!(read(&told.concat()), Ok(Command::Run(_))));
+        assert!(matches!(read(&told.concat()), Ok(AgentCommand::Run(_))));
         assert!(
             read(&told.concat().replace(r#","popular_from":6"#, "")).unwrap_err().contains("popular_from")
         );

@@ -1,6 +1,6 @@
 //! How far a job is on one host, and what became of its VMs: the reply of an agent, and part of the report.
 //!
-//! Not here: how an agent counts it (`report`, `job`), the report of all agents (`coordinate`).
+//! Not here: how an agent counts it (`report`, `job`), the report of all agents (`coordinator`).
 
 use super::leak_repairs::LeakRepair;
 use copal_backup::{BackupSummary, CleanUpSummary, DiskMode, SnapshotId};

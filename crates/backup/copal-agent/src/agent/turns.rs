@@ -12,7 +12,7 @@ use std::{
 };
 
 /// A VM's place in the plan, and one of its parts.
-pub(crate) type Item = (usize, u32);
+pub(crate) type PlanPart = (usize, u32);
 
 /// How often who waits looks whether the job ends.
 const LOOK: Duration = Duration::from_millis(200);
@@ -21,7 +21,7 @@ const STORE_TURNS: u32 = 2;
 
 /// What a turn made of its round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum After {
+pub(crate) enum TurnEffect {
     /// Others go on.
     More,
     /// Everything of the round has been asked.
@@ -29,52 +29,52 @@ pub(crate) enum After {
 }
 
 /// Turns of a job on this host.
-pub(crate) struct Turns {
-    state: Mutex<State>,
+pub(crate) struct TurnTable {
+    state: Mutex<TurnState>,
     changed: Condvar,
 }
 
-struct State {
+struct TurnState {
     /// Parts of each round, in the order in which they are read.
-    rounds: Vec<Vec<Item>>,
+    rounds: Vec<Vec<PlanPart>>,
     round: usize,
     /// Whoever has the turn.
     holder: Option<usize>,
-    read: BTreeSet<Item>,
-    stored: BTreeMap<Item, u32>,
+    read: BTreeSet<PlanPart>,
+    stored: BTreeMap<PlanPart, u32>,
     /// VMs that have ended.
     ended: BTreeSet<usize>,
     /// Whether it was said of the round that all is asked.
     is_asked: bool,
 }
 
-impl State {
-    fn now(&self) -> &[Item] {
+impl TurnState {
+    fn now(&self) -> &[PlanPart] {
         self.rounds.get(self.round).map_or(&[], Vec::as_slice)
     }
 
-    fn is_read(&self, item: &Item) -> bool {
+    fn is_read(&self, item: &PlanPart) -> bool {
         self.read.contains(item) || self.ended.contains(&item.0)
     }
 
-    fn is_stored(&self, item: &Item) -> bool {
+    fn is_stored(&self, item: &PlanPart) -> bool {
         self.stored.get(item).is_some_and(|turns| *turns >= STORE_TURNS) || self.ended.contains(&item.0)
     }
 
     /// Whether the round is asked through, said once.
-    fn after(&mut self) -> After {
+    fn after(&mut self) -> TurnEffect {
         if !self.is_asked && self.now().iter().all(|item| self.is_read(item)) {
             self.is_asked = true;
-            return After::AllAsked;
+            return TurnEffect::AllAsked;
         }
-        After::More
+        TurnEffect::More
     }
 }
 
-impl Turns {
-    pub(crate) fn new(rounds: Vec<Vec<Item>>) -> Turns {
-        Turns {
-            state: Mutex::new(State {
+impl TurnTable {
+    pub(crate) fn new(rounds: Vec<Vec<PlanPart>>) -> TurnTable {
+        TurnTable {
+            state: Mutex::new(TurnState {
                 rounds,
                 round: 0,
                 holder: None,
@@ -88,7 +88,7 @@ impl Turns {
     }
 
     /// Waits until a part may be read. `false`: the job ends.
-    pub(crate) fn begin_reading(&self, item: Item, ends: &dyn Fn() -> bool) -> bool {
+    pub(crate) fn begin_reading(&self, item: PlanPart, ends: &dyn Fn() -> bool) -> bool {
         self.wait_for(item.0, ends, |state| {
             let next = state.now().iter().find(|other| !state.is_read(other));
             next == Some(&item)
@@ -100,7 +100,7 @@ impl Turns {
         self.wait_for(vm, ends, |_| true)
     }
 
-    fn wait_for(&self, vm: usize, ends: &dyn Fn() -> bool, is_due: impl Fn(&State) -> bool) -> bool {
+    fn wait_for(&self, vm: usize, ends: &dyn Fn() -> bool, is_due: impl Fn(&TurnState) -> bool) -> bool {
         let mut state = self.state.lock();
         loop {
             if ends() {
@@ -115,18 +115,18 @@ impl Turns {
     }
 
     /// The part was read and asked about.
-    pub(crate) fn end_reading(&self, item: Item) -> After {
+    pub(crate) fn end_reading(&self, item: PlanPart) -> TurnEffect {
         self.end(|state| {
             state.read.insert(item);
         })
     }
 
     /// One of the turns that store the part is over.
-    pub(crate) fn end_storing(&self, item: Item) -> After {
+    pub(crate) fn end_storing(&self, item: PlanPart) -> TurnEffect {
         self.end(|state| *state.stored.entry(item).or_default() += 1)
     }
 
-    fn end(&self, note: impl FnOnce(&mut State)) -> After {
+    fn end(&self, note: impl FnOnce(&mut TurnState)) -> TurnEffect {
         let mut state = self.state.lock();
         state.holder = None;
         note(&mut state);
@@ -137,7 +137,7 @@ impl Turns {
     }
 
     /// The VM has no more parts, or gives up.
-    pub(crate) fn end_vm(&self, vm: usize) -> After {
+    pub(crate) fn end_vm(&self, vm: usize) -> TurnEffect {
         let mut state = self.state.lock();
         state.ended.insert(vm);
         if state.holder == Some(vm) {
@@ -158,7 +158,7 @@ impl Turns {
 
     /// Whether the round that is on has been asked through without anybody's turn: it has no parts, or their
     /// VMs ended.
-    pub(crate) fn look(&self) -> After {
+    pub(crate) fn look(&self) -> TurnEffect {
         self.state.lock().after()
     }
 
@@ -194,41 +194,41 @@ mod tests {
 
     #[test]
     fn parts_are_read_in_their_order_and_stored_in_any() {
-        let turns = Turns::new(vec![vec![(1, 0), (0, 0)], vec![(1, 1)]]);
+        let turns = TurnTable::new(vec![vec![(1, 0), (0, 0)], vec![(1, 1)]]);
         assert_eq!(turns.beginners(), [1, 0]);
         assert!(turns.begin_reading((1, 0), &GOES_ON));
-        assert_eq!(turns.end_reading((1, 0)), After::More);
+        assert_eq!(turns.end_reading((1, 0)), TurnEffect::More);
         assert!(turns.begin_reading((0, 0), &GOES_ON));
-        assert_eq!(turns.end_reading((0, 0)), After::AllAsked);
+        assert_eq!(turns.end_reading((0, 0)), TurnEffect::AllAsked);
         for item in [(0, 0), (1, 0), (1, 0), (0, 0)] {
             assert!(turns.begin_storing(item.0, &GOES_ON));
-            assert_eq!(turns.end_storing(item), After::More);
+            assert_eq!(turns.end_storing(item), TurnEffect::More);
         }
-        assert_eq!(turns.end_vm(0), After::More);
+        assert_eq!(turns.end_vm(0), TurnEffect::More);
         assert!(turns.next_round(&GOES_ON));
         assert_eq!((turns.round(), turns.beginners()), (1, vec![]));
         assert!(turns.begin_reading((1, 1), &GOES_ON));
         // It fails while it has the turn.
-        assert_eq!(turns.end_vm(1), After::AllAsked);
+        assert_eq!(turns.end_vm(1), TurnEffect::AllAsked);
         assert!(!turns.next_round(&GOES_ON));
     }
 
     #[test]
     fn a_vm_that_ends_holds_up_nobody() {
-        let turns = Turns::new(vec![vec![(0, 0), (1, 0)], vec![]]);
-        assert_eq!(turns.end_vm(0), After::More);
+        let turns = TurnTable::new(vec![vec![(0, 0), (1, 0)], vec![]]);
+        assert_eq!(turns.end_vm(0), TurnEffect::More);
         assert!(turns.begin_reading((1, 0), &GOES_ON));
-        assert_eq!(turns.end_reading((1, 0)), After::AllAsked);
-        assert_eq!(turns.end_vm(1), After::More);
+        assert_eq!(turns.end_reading((1, 0)), TurnEffect::AllAsked);
+        assert_eq!(turns.end_vm(1), TurnEffect::More);
         assert!(turns.next_round(&GOES_ON));
-        assert_eq!(turns.look(), After::AllAsked, "nothing to ask in an empty round");
-        assert_eq!(turns.look(), After::More, "said once");
+        assert_eq!(turns.look(), TurnEffect::AllAsked, "nothing to ask in an empty round");
+        assert_eq!(turns.look(), TurnEffect::More, "said once");
         assert!(!turns.next_round(&GOES_ON));
     }
 
     #[test]
     fn who_waits_learns_that_the_job_ends() {
-        let turns = Turns::new(vec![vec![(0, 0), (1, 0)]]);
+        let turns = TurnTable::new(vec![vec![(0, 0), (1, 0)]]);
         assert!(!turns.begin_reading((1, 0), &|| true));
         assert!(!turns.next_round(&|| true));
     }

@@ -1,16 +1,16 @@
 //! Which answers count: those to a batch that is open, from a member that was asked, shaped as the ask was.
 
 use super::{
-    AskerOptions, Patience,
-    batch::{BatchId, Pending, Standing},
+    AnswerPatience, AskerOptions,
+    batch::{BatchId, PendingParts, TargetState},
 };
-use crate::messages::Answers;
+use crate::messages::AnswerMessage;
 use copal_backup::peers::Answer;
 use std::time::Instant;
 use tracing::warn;
 
 /// Why answers do not count.
-enum Reason {
+enum DropReason {
     Late,
     Repeated,
     Foreign,
@@ -19,14 +19,14 @@ enum Reason {
     Stale,
 }
 
-impl Pending {
+impl PendingParts {
     /// Takes answers from a member, or drops and counts them. Whether they counted.
     pub(super) fn answer(
         &mut self,
         member: usize,
-        answers: &Answers,
+        answers: &AnswerMessage,
         options: &AskerOptions,
-        patience: &dyn Patience,
+        patience: &dyn AnswerPatience,
     ) -> bool {
         let id = BatchId::of_number(answers.batch);
         let checked = self.check(member, id, answers, options);
@@ -40,12 +40,12 @@ impl Pending {
             }
             Err(reason) => {
                 let count = match reason {
-                    Reason::Late => &mut self.dropped.late,
-                    Reason::Repeated => &mut self.dropped.repeated,
-                    Reason::Foreign => &mut self.dropped.foreign,
-                    Reason::Miscounted => &mut self.dropped.miscounted,
-                    Reason::UnknownCode => &mut self.dropped.unknown_code,
-                    Reason::Stale => &mut self.dropped.stale,
+                    DropReason::Late => &mut self.dropped.late,
+                    DropReason::Repeated => &mut self.dropped.repeated,
+                    DropReason::Foreign => &mut self.dropped.foreign,
+                    DropReason::Miscounted => &mut self.dropped.miscounted,
+                    DropReason::UnknownCode => &mut self.dropped.unknown_code,
+                    DropReason::Stale => &mut self.dropped.stale,
                 };
                 *count += 1;
                 false
@@ -57,37 +57,37 @@ impl Pending {
         &mut self,
         member: usize,
         id: BatchId,
-        answers: &Answers,
+        answers: &AnswerMessage,
         options: &AskerOptions,
-    ) -> Result<Vec<Answer>, Reason> {
+    ) -> Result<Vec<Answer>, DropReason> {
         if answers.job != options.job || id.ticket >= self.next {
-            return Err(Reason::Foreign);
+            return Err(DropReason::Foreign);
         }
-        let part = self.parts.get(&id.ticket).ok_or(Reason::Late)?;
-        let batch = part.batches.get(id.index).ok_or(Reason::Foreign)?;
+        let part = self.parts.get(&id.ticket).ok_or(DropReason::Late)?;
+        let batch = part.batches.get(id.index).ok_or(DropReason::Foreign)?;
         if answers.round != part.round || answers.partition != batch.partition {
-            return Err(Reason::Foreign);
+            return Err(DropReason::Foreign);
         }
         let target = batch
             .targets
             .iter()
             .find(|target| usize::from(target.member) == member)
-            .filter(|target| target.standing != Standing::Unasked);
+            .filter(|target| target.standing != TargetState::Unasked);
         if target.is_none() {
-            return Err(Reason::Foreign);
+            return Err(DropReason::Foreign);
         }
         if batch.done {
-            let both = batch.targets.iter().all(|target| matches!(target.standing, Standing::Asked(_)));
-            return Err(if both { Reason::Late } else { Reason::Repeated });
+            let both = batch.targets.iter().all(|target| matches!(target.standing, TargetState::Asked(_)));
+            return Err(if both { DropReason::Late } else { DropReason::Repeated });
         }
         if answers.codes.len() != usize::from(batch.count) {
-            return Err(Reason::Miscounted);
+            return Err(DropReason::Miscounted);
         }
         if answers.generation < options.oldest_generation {
-            return Err(Reason::Stale);
+            return Err(DropReason::Stale);
         }
         let codes = answers.codes.iter().copied().map(Answer::from_code);
-        codes.collect::<Option<Vec<Answer>>>().ok_or(Reason::UnknownCode)
+        codes.collect::<Option<Vec<Answer>>>().ok_or(DropReason::UnknownCode)
     }
 
     /// Puts checked answers where their ids stood.

@@ -1,24 +1,24 @@
 //! What is asked and not yet answered: parts, and of each its batches. No network and no threads here.
 
 use super::{
-    options::{Dropped, Ticket},
-    spool::Spool,
+    options::{DroppedAnswers, Ticket},
+    spool::BatchSpool,
 };
 use copal_backup::peers::Answer;
 use std::{collections::BTreeMap, time::Instant};
 
 /// Who of the two that may answer a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum TargetRole {
     Owner,
     StandIn,
 }
 
-impl Role {
-    pub(super) fn other(self) -> Role {
+impl TargetRole {
+    pub(super) fn other(self) -> TargetRole {
         match self {
-            Role::Owner => Role::StandIn,
-            Role::StandIn => Role::Owner,
+            TargetRole::Owner => TargetRole::StandIn,
+            TargetRole::StandIn => TargetRole::Owner,
         }
     }
 }
@@ -28,7 +28,7 @@ pub(super) const NOBODY: u16 = u16::MAX;
 
 /// How it stands with one member that may answer a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum TargetState {
     /// Not asked.
     #[default]
     Unasked,
@@ -42,42 +42,42 @@ pub(super) enum Standing {
 
 /// One member that may answer a batch.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Target {
+pub(super) struct BatchTarget {
     pub(super) member: u16,
-    pub(super) standing: Standing,
+    pub(super) standing: TargetState,
     /// Was asked again after a connection ended.
     pub(super) retried: bool,
 }
 
-impl Target {
-    pub(super) fn of(member: Option<usize>) -> Target {
-        Target {
+impl BatchTarget {
+    pub(super) fn of(member: Option<usize>) -> BatchTarget {
+        BatchTarget {
             member: member.map_or(NOBODY, |member| member as u16),
             standing: match member {
-                Some(_) => Standing::Unasked,
-                None => Standing::Failed,
+                Some(_) => TargetState::Unasked,
+                None => TargetState::Failed,
             },
             retried: false,
         }
     }
 }
 
-const _: () = assert!(size_of::<Batch>() == 32);
+const _: () = assert!(size_of::<AskedBatch>() == 32);
 
 /// A batch.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Batch {
+pub(super) struct AskedBatch {
     /// Where its ids and positions are in the part's spool.
     pub(super) at: u64,
     pub(super) partition: u32,
     pub(super) count: u16,
-    pub(super) targets: [Target; 2],
+    pub(super) targets: [BatchTarget; 2],
     /// Answered, or given up.
     pub(super) done: bool,
 }
 
-impl Batch {
-    pub(super) fn target(&mut self, role: Role) -> &mut Target {
+impl AskedBatch {
+    pub(super) fn target(&mut self, role: TargetRole) -> &mut BatchTarget {
         &mut self.targets[role as usize]
     }
 }
@@ -100,12 +100,12 @@ impl BatchId {
 }
 
 /// A part that was sent.
-pub(super) struct Part {
+pub(super) struct AskedPart {
     pub(super) vm: u32,
     pub(super) round: u32,
-    pub(super) spool: Spool,
+    pub(super) spool: BatchSpool,
     pub(super) answers: Vec<Answer>,
-    pub(super) batches: Vec<Batch>,
+    pub(super) batches: Vec<AskedBatch>,
     /// Batches that are not done.
     pub(super) open: usize,
     /// Since when answers may be expected.
@@ -116,25 +116,25 @@ pub(super) struct Part {
 
 /// What happened to connections, for the hedge thread.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Event {
+pub(super) enum ConnectionEvent {
     /// The connection of this number to a member ended.
     Closed { member: usize, connection: u8 },
 }
 
 /// All that is asked and not yet received.
 #[derive(Default)]
-pub(super) struct Pending {
-    pub(super) parts: BTreeMap<Ticket, Part>,
+pub(super) struct PendingParts {
+    pub(super) parts: BTreeMap<Ticket, AskedPart>,
     pub(super) next: Ticket,
-    pub(super) dropped: Dropped,
-    pub(super) events: Vec<Event>,
+    pub(super) dropped: DroppedAnswers,
+    pub(super) events: Vec<ConnectionEvent>,
 }
 
-impl Pending {
-    pub(super) fn add(&mut self, vm: u32, round: u32, spool: Spool) -> Ticket {
+impl PendingParts {
+    pub(super) fn add(&mut self, vm: u32, round: u32, spool: BatchSpool) -> Ticket {
         let ticket = self.next;
         self.next += 1;
-        let part = Part {
+        let part = AskedPart {
             vm,
             round,
             spool,
@@ -148,12 +148,12 @@ impl Pending {
         ticket
     }
 
-    pub(super) fn part(&mut self, ticket: Ticket) -> Option<&mut Part> {
+    pub(super) fn part(&mut self, ticket: Ticket) -> Option<&mut AskedPart> {
         self.parts.get_mut(&ticket)
     }
 
     /// A batch that is still open.
-    pub(super) fn open_batch(&mut self, id: BatchId) -> Option<&mut Batch> {
+    pub(super) fn open_batch(&mut self, id: BatchId) -> Option<&mut AskedBatch> {
         let batch = self.parts.get_mut(&id.ticket)?.batches.get_mut(id.index)?;
         (!batch.done).then_some(batch)
     }

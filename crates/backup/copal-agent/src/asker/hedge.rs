@@ -2,7 +2,7 @@
 
 use super::{
     Shared,
-    batch::{BatchId, Event, Pending, Role, Standing},
+    batch::{BatchId, ConnectionEvent, PendingParts, TargetRole, TargetState},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,10 +11,10 @@ use std::{
 };
 
 /// What is to be asked again.
-struct Lost {
+struct LostBatch {
     batch: BatchId,
-    role: Role,
-    standing: Standing,
+    role: TargetRole,
+    standing: TargetState,
 }
 
 pub(super) fn run(shared: &Arc<Shared>) {
@@ -22,7 +22,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
     while !shared.stop.load(Ordering::Acquire) {
         let hedge_after = shared.patience.hedge_after();
         let events = std::mem::take(&mut pending.events);
-        let lost: Vec<Lost> = events.into_iter().flat_map(|event| pending.lost_by(event)).collect();
+        let lost: Vec<LostBatch> = events.into_iter().flat_map(|event| pending.lost_by(event)).collect();
         let silent = pending.silent(Instant::now(), hedge_after);
         if lost.is_empty() && silent.is_empty() {
             match pending.next_hedge(hedge_after) {
@@ -37,7 +37,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
     }
 }
 
-async fn ask_again(shared: &Arc<Shared>, lost: Vec<Lost>, silent: Vec<BatchId>) {
+async fn ask_again(shared: &Arc<Shared>, lost: Vec<LostBatch>, silent: Vec<BatchId>) {
     let mut asked = BTreeSet::new();
     let goes_on = || !shared.stop.load(Ordering::Acquire);
     for lost in lost.into_iter().take_while(|_| goes_on()) {
@@ -47,7 +47,7 @@ async fn ask_again(shared: &Arc<Shared>, lost: Vec<Lost>, silent: Vec<BatchId>) 
         }
     }
     for batch in silent.into_iter().take_while(|_| goes_on()) {
-        let member = shared.ask(batch, Role::StandIn, None).await;
+        let member = shared.ask(batch, TargetRole::StandIn, None).await;
         asked.extend(member.map(|member| (member, batch.ticket)));
     }
     if !asked.is_empty() {
@@ -74,26 +74,27 @@ async fn ask_again(shared: &Arc<Shared>, lost: Vec<Lost>, silent: Vec<BatchId>) 
     }
 }
 
-impl Pending {
+impl PendingParts {
     /// What an event makes hopeless.
-    fn lost_by(&mut self, event: Event) -> Vec<Lost> {
+    fn lost_by(&mut self, event: ConnectionEvent) -> Vec<LostBatch> {
         match event {
-            Event::Closed { member, connection } => {
-                let standing = Standing::Asked(connection);
+            ConnectionEvent::Closed { member, connection } => {
+                let standing = TargetState::Asked(connection);
                 self.open_batches()
                     .flat_map(|(batch, targets)| {
-                        [Role::Owner, Role::StandIn].map(|role| (batch, role, targets[role as usize]))
+                        [TargetRole::Owner, TargetRole::StandIn]
+                            .map(|role| (batch, role, targets[role as usize]))
                     })
                     .filter(|(_, _, target)| {
                         usize::from(target.member) == member && target.standing == standing
                     })
-                    .map(|(batch, role, _)| Lost { batch, role, standing })
+                    .map(|(batch, role, _)| LostBatch { batch, role, standing })
                     .collect()
             }
         }
     }
 
-    fn open_batches(&self) -> impl Iterator<Item = (BatchId, [super::batch::Target; 2])> {
+    fn open_batches(&self) -> impl Iterator<Item = (BatchId, [super::batch::BatchTarget; 2])> {
         self.parts.iter().flat_map(|(&ticket, part)| {
             let batches = part.batches.iter().enumerate();
             batches
@@ -113,7 +114,7 @@ impl Pending {
             part.hedged = true;
             let batches = part.batches.iter().enumerate();
             let open = batches.filter(|(_, batch)| {
-                !batch.done && batch.targets[Role::StandIn as usize].standing == Standing::Unasked
+                !batch.done && batch.targets[TargetRole::StandIn as usize].standing == TargetState::Unasked
             });
             silent.extend(open.map(|(index, _)| BatchId { ticket, index }));
         }

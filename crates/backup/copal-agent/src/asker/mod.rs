@@ -9,32 +9,34 @@
 //!
 //! Invariants
 //! - An answer counts once, and only for a batch that its sender was asked, with the length, job, round and
-//!   partition of that ask. Everything else is dropped and counted ([`Dropped`]).
+//!   partition of that ask. Everything else is dropped and counted ([`DroppedAnswers`]).
 //! - Who does not answer costs time, never an error: its batches go to the stand-in, and at the deadline what
 //!   is missing is `UNANSWERED`.
 //! - Every thread and task has ended when the asker is dropped.
 //!
-//! Not here: when rounds begin and end (`Peers::begin_part`), how long to wait ([`Patience`]).
+//! Not here: when rounds begin and end (`Peers::begin_part`), how long to wait ([`AnswerPatience`]).
 
 mod answers;
 mod batch;
 mod hedge;
-mod link;
+mod member_connection;
 mod options;
-mod send;
+mod sender;
 mod split;
 mod spool;
 #[cfg(test)]
 mod tests;
 mod traffic;
 
-use crate::messages::{Instance, Marker};
-use batch::Pending;
+use crate::messages::{Instance, MarkerMessage};
+use batch::PendingParts;
 use copal_backup::peers::{Answer, ShortId};
 use copal_proto::Method;
 use futures_util::{StreamExt, stream};
-use link::{Link, Sent};
-pub use options::{AskerOptions, Dropped, FixedPatience, Member, Owners, Patience, Ticket};
+use member_connection::{MemberConnection, SendOutcome};
+pub use options::{
+    AnswerPatience, AskerOptions, DroppedAnswers, FixedPatience, FleetMember, OwnerMap, Ticket,
+};
 use parking_lot::{Condvar, Mutex};
 use std::{
     io,
@@ -53,11 +55,11 @@ const AT_ONCE: usize = 16;
 struct Shared {
     options: AskerOptions,
     instance: Instance,
-    owners: Arc<dyn Owners>,
-    patience: Arc<dyn Patience>,
-    links: Vec<Link>,
+    owners: Arc<dyn OwnerMap>,
+    patience: Arc<dyn AnswerPatience>,
+    links: Vec<MemberConnection>,
     round: AtomicU32,
-    pending: Mutex<Pending>,
+    pending: Mutex<PendingParts>,
     /// Something was answered, given up, lost or ended.
     changed: Condvar,
     hedge: Mutex<Option<JoinHandle<()>>>,
@@ -89,8 +91,8 @@ impl Asker {
     /// With 65,535 members or more.
     pub fn new(
         options: AskerOptions,
-        owners: Arc<dyn Owners>,
-        patience: Arc<dyn Patience>,
+        owners: Arc<dyn OwnerMap>,
+        patience: Arc<dyn AnswerPatience>,
     ) -> io::Result<Asker> {
         let members = options.members.len();
         assert!(members < usize::from(u16::MAX), "a batch names its owner in 16 bits");
@@ -98,7 +100,7 @@ impl Asker {
         getrandom::fill(&mut instance).map_err(io::Error::other)?;
         let shared = Arc::new(Shared {
             instance,
-            links: (0..members).map(Link::new).collect(),
+            links: (0..members).map(MemberConnection::new).collect(),
             options,
             owners,
             patience,
@@ -123,7 +125,7 @@ impl Asker {
     /// # Errors
     /// What `ids` fails with, and failures of the spool file. The part is forgotten then.
     pub fn send(&self, vm: u32, ids: &mut dyn Iterator<Item = io::Result<ShortId>>) -> io::Result<Ticket> {
-        send::run(&self.shared, vm, ids)
+        sender::run(&self.shared, vm, ids)
     }
 
     /// Ends the round: tells all members that we have asked all we will, and begins the next one. An asker
@@ -132,7 +134,7 @@ impl Asker {
     pub fn end_round(&self) -> usize {
         let round = self.shared.round.fetch_add(1, Ordering::AcqRel);
         let patience = self.shared.patience.for_others();
-        let waits = |link: &Link| link.take_asked() || self.shared.options.participants > 1;
+        let waits = |link: &MemberConnection| link.take_asked() || self.shared.options.participants > 1;
         let members = (0..self.shared.links.len()).filter(|&member| waits(&self.shared.links[member]));
         let told = stream::iter(members)
             .map(|member| self.shared.mark(member, round, patience))
@@ -170,7 +172,7 @@ impl Asker {
 
     /// What was not believed.
     #[must_use]
-    pub fn dropped(&self) -> Dropped {
+    pub fn dropped(&self) -> DroppedAnswers {
         self.shared.pending.lock().dropped
     }
 
@@ -227,7 +229,7 @@ impl Shared {
 
     /// Tells a member that we have asked all of `round`, and wait so long for others; whether it was told.
     async fn mark(self: &Arc<Shared>, member: usize, round: u32, patience: Duration) -> bool {
-        let marker = Marker {
+        let marker = MarkerMessage {
             job: self.options.job,
             round,
             participants: self.options.participants,
@@ -236,7 +238,7 @@ impl Shared {
         let marker = marker.to_message(&self.instance);
         // The connection may have ended unseen: once more.
         for _ in 0..2 {
-            if let Sent::Over(_) = self.links[member].send(self, Method::AgentMark, &marker).await {
+            if let SendOutcome::Over(_) = self.links[member].send(self, Method::AgentMark, &marker).await {
                 return true;
             }
         }

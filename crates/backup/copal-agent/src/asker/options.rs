@@ -1,12 +1,12 @@
 //! Options of an asker: its members, its times, its bounds; and its counts.
 
-use crate::network::Network;
+use crate::network::FleetNetwork;
 use copal_backup::peers::ShortId;
 use std::{path::PathBuf, time::Duration};
 
 /// A member of the domain: an agent that may be asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
+pub struct FleetMember {
     /// Its name; an agent of another name at the address is not asked.
     pub name: String,
     /// Where it listens, host:port.
@@ -14,7 +14,7 @@ pub struct Member {
 }
 
 /// Which members answer for which ids. Members are meant by their index in [`AskerOptions::members`].
-pub trait Owners: Send + Sync {
+pub trait OwnerMap: Send + Sync {
     /// Bits of an id that choose its partition.
     fn partition_bits(&self) -> u8;
 
@@ -29,7 +29,7 @@ pub trait Owners: Send + Sync {
 }
 
 /// How long to wait, counted from the end of the round.
-pub trait Patience: Send + Sync {
+pub trait AnswerPatience: Send + Sync {
     /// So long owners wait for other hosts before they compare; the times for answers are longer.
     fn for_others(&self) -> Duration;
 
@@ -48,15 +48,15 @@ pub trait Patience: Send + Sync {
 /// The same times always.
 #[derive(Clone, Copy, Debug)]
 pub struct FixedPatience {
-    /// See [`Patience::for_others`].
+    /// See [`AnswerPatience::for_others`].
     pub for_others: Duration,
-    /// See [`Patience::hedge_after`].
+    /// See [`AnswerPatience::hedge_after`].
     pub hedge_after: Duration,
-    /// See [`Patience::deadline`].
+    /// See [`AnswerPatience::deadline`].
     pub deadline: Duration,
 }
 
-impl Patience for FixedPatience {
+impl AnswerPatience for FixedPatience {
     fn for_others(&self) -> Duration {
         self.for_others
     }
@@ -78,11 +78,11 @@ pub struct AskerOptions {
     /// Our own name among the members.
     pub name: String,
     /// Who may be asked, ourselves included: an agent asks itself as it asks others.
-    pub members: Vec<Member>,
+    pub members: Vec<FleetMember>,
     /// Hosts that send markers in each round.
     pub participants: u32,
     /// Reaches the members.
-    pub network: Network,
+    pub network: FleetNetwork,
     /// Answers of older generations of the index are not believed.
     pub oldest_generation: u64,
     /// Where spool files are made; they have no names.
@@ -99,8 +99,8 @@ impl AskerOptions {
     pub fn new(
         job: [u8; 16],
         name: &str,
-        members: Vec<Member>,
-        network: Network,
+        members: Vec<FleetMember>,
+        network: FleetNetwork,
         spool: PathBuf,
     ) -> AskerOptions {
         AskerOptions {
@@ -119,7 +119,7 @@ impl AskerOptions {
 
 /// Answers and messages that were not believed, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Dropped {
+pub struct DroppedAnswers {
     /// After the part was given up, or after another had answered.
     pub late: u64,
     /// Twice from the same member.

@@ -8,25 +8,25 @@ const _: () = assert!(ASK_IDS <= crate::messages::BATCH_IDS);
 
 /// An id, where it stood in its part, and its partition.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
+pub(super) struct SplitEntry {
     pub(super) partition: u32,
     pub(super) position: u32,
     pub(super) id: ShortId,
 }
 
 /// Gathers ids up to a bound on memory.
-pub(super) struct Split {
-    entries: Vec<Entry>,
+pub(super) struct IdSplit {
+    entries: Vec<SplitEntry>,
     most: usize,
 }
 
-impl Split {
-    pub(super) fn new(bytes: usize) -> Split {
-        Split { entries: Vec::new(), most: (bytes / size_of::<Entry>()).max(1) }
+impl IdSplit {
+    pub(super) fn new(bytes: usize) -> IdSplit {
+        IdSplit { entries: Vec::new(), most: (bytes / size_of::<SplitEntry>()).max(1) }
     }
 
     /// Adds one; whether it is full now.
-    pub(super) fn push(&mut self, entry: Entry) -> bool {
+    pub(super) fn push(&mut self, entry: SplitEntry) -> bool {
         if self.entries.len() == self.entries.capacity() {
             // Doubles as a vector does, but not past the bound.
             let more = self.entries.len().max(1024).min(self.most - self.entries.len());
@@ -37,7 +37,7 @@ impl Split {
     }
 
     /// What was gathered, as batches.
-    pub(super) fn batches(&mut self) -> impl Iterator<Item = &[Entry]> + Clone {
+    pub(super) fn batches(&mut self) -> impl Iterator<Item = &[SplitEntry]> + Clone {
         self.entries.sort_unstable_by_key(|entry| (entry.partition, entry.position));
         self.entries
             .chunk_by(|a, b| a.partition == b.partition)
@@ -51,6 +51,6 @@ impl Split {
 
     #[cfg(test)]
     pub(super) fn held_bytes(&self) -> usize {
-        self.entries.capacity() * size_of::<Entry>()
+        self.entries.capacity() * size_of::<SplitEntry>()
     }
 }

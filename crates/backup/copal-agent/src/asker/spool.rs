@@ -1,6 +1,6 @@
 //! The file of a part: per batch its ids, then their positions. It has no name, and is gone with the process.
 
-use super::split::{ASK_IDS, Entry};
+use super::split::{ASK_IDS, SplitEntry};
 use copal_backup::peers::ShortId;
 use std::{
     fs::File,
@@ -15,7 +15,7 @@ const POSITION_BYTES: usize = 4;
 
 /// Reads batches of a part, from any thread.
 #[derive(Clone, Debug)]
-pub(super) struct Spool(Arc<File>);
+pub(super) struct BatchSpool(Arc<File>);
 
 /// Writes batches of a part, one after another.
 pub(super) struct SpoolWriter {
@@ -24,18 +24,18 @@ pub(super) struct SpoolWriter {
 }
 
 /// An empty spool file in `folder`.
-pub(super) fn create(folder: &Path) -> io::Result<(Spool, SpoolWriter)> {
+pub(super) fn create(folder: &Path) -> io::Result<(BatchSpool, SpoolWriter)> {
     let file = Arc::new(tempfile::tempfile_in(folder)?);
     let writer = SpoolWriter {
         file: BufWriter::with_capacity(ASK_IDS * (ID_BYTES + POSITION_BYTES), Arc::clone(&file)),
         len: 0,
     };
-    Ok((Spool(file), writer))
+    Ok((BatchSpool(file), writer))
 }
 
 impl SpoolWriter {
     /// Appends a batch; returns where it is. It can be read after [`SpoolWriter::flush`].
-    pub(super) fn append(&mut self, batch: &[Entry]) -> io::Result<u64> {
+    pub(super) fn append(&mut self, batch: &[SplitEntry]) -> io::Result<u64> {
         for entry in batch {
             self.file.write_all(&entry.id)?;
         }
@@ -52,7 +52,7 @@ impl SpoolWriter {
     }
 }
 
-impl Spool {
+impl BatchSpool {
     /// Ids of the batch of `count` ids at `at`.
     pub(super) fn ids(&self, at: u64, count: usize) -> io::Result<Vec<ShortId>> {
         let mut ids = vec![[0; ID_BYTES]; count];

@@ -7,11 +7,11 @@
 //! - Of the VMs that ask for an id, at most one is told to store it where all find it.
 
 use super::error::{DetectError, Result};
-use super::format::{Belongs, Row, RunKind};
-use super::grants::Grants;
-use super::promotion::{MOST_VMS, Promotion, Tally};
-use super::run_file::{Damaged, RunReader, RunWriter};
-use super::slice::{Slice, Wanted};
+use super::format::{FilePartition, RunKind, RunRow};
+use super::grants::GrantTable;
+use super::promotion::{IdTally, MOST_VMS, PromotionState};
+use super::run_file::{DamagedRun, RunReader, RunWriter};
+use super::slice::{RequestSlice, WantedId};
 use copal_backup::peers::{Answer, ShortId};
 use std::cmp::Reverse;
 use std::path::Path;
@@ -19,7 +19,7 @@ use std::time::Instant;
 use tracing::warn;
 
 /// What a merge found.
-pub(crate) struct Merged {
+pub(crate) struct MergedSlice {
     /// Rows of the index run.
     pub(crate) popular: u64,
     /// Distinct ids that are not in it.
@@ -34,17 +34,17 @@ pub(crate) struct Merged {
 /// The inner error: a run is damaged, and nothing was changed.
 pub(crate) fn merge(
     dir: &Path,
-    belongs: Belongs,
+    belongs: FilePartition,
     index: Option<RunReader>,
-    grants: &Grants,
-    slice: &mut Slice,
-) -> Result<std::result::Result<Merged, Damaged>> {
+    grants: &GrantTable,
+    slice: &mut RequestSlice,
+) -> Result<std::result::Result<MergedSlice, DamagedRun>> {
     let candidates = match RunReader::open(dir, RunKind::Candidates, belongs)? {
         Ok(candidates) => candidates,
         Err(damaged) => return Ok(Err(damaged)),
     };
     let next_candidates = RunWriter::create(dir, RunKind::Candidates, belongs);
-    let merge = Merge {
+    let merge = SliceMerge {
         next_candidates: next_candidates.inspect_err(tell_unwritten).ok(),
         index,
         candidates,
@@ -57,7 +57,7 @@ fn tell_unwritten(error: &DetectError) {
     warn!(%error, "candidates of this round are not remembered: some chunks become popular later");
 }
 
-struct Merge {
+struct SliceMerge {
     index: Option<RunReader>,
     candidates: Option<RunReader>,
     next_candidates: Option<RunWriter>,
@@ -66,12 +66,12 @@ struct Merge {
 
 /// VMs that asked for one id before.
 #[derive(Default)]
-struct Asked {
+struct EarlierVms {
     vms: [u32; MOST_VMS as usize],
     len: usize,
 }
 
-impl Asked {
+impl EarlierVms {
     fn has(&self, vm: u32) -> bool {
         self.vms[..self.len].contains(&vm)
     }
@@ -85,8 +85,12 @@ impl Asked {
     }
 }
 
-impl Merge {
-    fn run(mut self, grants: &Grants, slice: &mut Slice) -> std::result::Result<Merged, Damaged> {
+impl SliceMerge {
+    fn run(
+        mut self,
+        grants: &GrantTable,
+        slice: &mut RequestSlice,
+    ) -> std::result::Result<MergedSlice, DamagedRun> {
         let popular = self.index.as_ref().map_or(0, |index| index.head().rows);
         let mut first = 0;
         loop {
@@ -108,11 +112,11 @@ impl Merge {
         if let Some(index) = &mut self.index {
             index.read_to_end()?;
         }
-        Ok(Merged { popular, candidates: self.distinct, next_candidates: self.next_candidates })
+        Ok(MergedSlice { popular, candidates: self.distinct, next_candidates: self.next_candidates })
     }
 
     /// What the index run says of an id. Ids ascend.
-    fn stored(&mut self, id: &ShortId) -> std::result::Result<Option<Answer>, Damaged> {
+    fn stored(&mut self, id: &ShortId) -> std::result::Result<Option<Answer>, DamagedRun> {
         let Some(index) = &mut self.index else {
             return Ok(None);
         };
@@ -123,7 +127,7 @@ impl Merge {
             if row.id == *id {
                 let kind = RunKind::Popular;
                 let what = || format!("a row says {}, which is no answer", row.value);
-                let answer = Answer::from_code(row.value).ok_or_else(|| Damaged { kind, what: what() })?;
+                let answer = Answer::from_code(row.value).ok_or_else(|| DamagedRun { kind, what: what() })?;
                 return Ok(Some(answer));
             }
         }
@@ -131,8 +135,8 @@ impl Merge {
     }
 
     /// Takes the rows of an id from the candidate run.
-    fn asked_before(&mut self, id: &ShortId) -> std::result::Result<Asked, Damaged> {
-        let mut asked = Asked::default();
+    fn asked_before(&mut self, id: &ShortId) -> std::result::Result<EarlierVms, DamagedRun> {
+        let mut asked = EarlierVms::default();
         while let Some(run) = &mut self.candidates
             && run.peek().is_some_and(|row| row.id == *id)
         {
@@ -146,14 +150,14 @@ impl Merge {
     fn miss(
         &mut self,
         id: &ShortId,
-        before: Asked,
+        before: EarlierVms,
         group: std::ops::Range<usize>,
-        grants: &Grants,
-        slice: &mut Slice,
+        grants: &GrantTable,
+        slice: &mut RequestSlice,
     ) {
         self.distinct += 1;
         let requests = &slice.requests[group.clone()];
-        let (mut vms, mut remembered) = (before.len as u32, Asked { ..before });
+        let (mut vms, mut remembered) = (before.len as u32, EarlierVms { ..before });
         for same_vm in requests.chunk_by(|a, b| a.vm == b.vm) {
             if !before.has(same_vm[0].vm) {
                 vms += 1;
@@ -164,20 +168,20 @@ impl Merge {
         match grants.holder(id) {
             Some(holder) => answer_granted(slice, group, holder),
             None if vms > 1 && !group.is_empty() => {
-                slice.wanted.push(Wanted { first: group.start as u32, vms })
+                slice.wanted.push(WantedId { first: group.start as u32, vms })
             }
             None => {}
         }
     }
 
     /// Writes the rows of an id that is a candidate still.
-    fn remember(&mut self, id: &ShortId, asked: &mut Asked) {
+    fn remember(&mut self, id: &ShortId, asked: &mut EarlierVms) {
         let Some(out) = &mut self.next_candidates else {
             return;
         };
         let vms = &mut asked.vms[..asked.len];
         vms.sort_unstable();
-        if let Err(error) = vms.iter().try_for_each(|&value| out.push(&Row { id: *id, value })) {
+        if let Err(error) = vms.iter().try_for_each(|&value| out.push(&RunRow { id: *id, value })) {
             tell_unwritten(&error);
             self.next_candidates = None;
         }
@@ -185,7 +189,7 @@ impl Merge {
 }
 
 /// The holder stores the id, and everybody else asks again.
-fn answer_granted(slice: &mut Slice, group: std::ops::Range<usize>, holder: u32) {
+fn answer_granted(slice: &mut RequestSlice, group: std::ops::Range<usize>, holder: u32) {
     for request in &slice.requests[group] {
         slice.answers[request.at as usize] = match request.vm == holder {
             true => Answer::STORE_POPULAR,
@@ -195,7 +199,7 @@ fn answer_granted(slice: &mut Slice, group: std::ops::Range<usize>, holder: u32)
 }
 
 /// The fraction of popular chunks has no room for the id.
-fn answer_refused(slice: &mut Slice, refused: &Wanted) {
+fn answer_refused(slice: &mut RequestSlice, refused: &WantedId) {
     let first = refused.first as usize;
     let group = first..first + slice.group(first).len();
     for request in &slice.requests[group] {
@@ -203,7 +207,7 @@ fn answer_refused(slice: &mut Slice, refused: &Wanted) {
     }
 }
 
-impl Merged {
+impl MergedSlice {
     /// Puts the candidate run in its place. Without it less is known, and nothing else is wrong.
     pub(crate) fn remember_candidates(self) {
         if let Some(out) = self.next_candidates {
@@ -216,21 +220,21 @@ impl Merged {
     pub(crate) fn promote(
         &self,
         granted: u64,
-        (popular_millionths, others): (u32, Tally),
-        grants: &mut Grants,
+        (popular_millionths, others): (u32, IdTally),
+        grants: &mut GrantTable,
         now: Instant,
-        slice: &mut Slice,
-    ) -> Tally {
-        let mut promotion = Promotion {
+        slice: &mut RequestSlice,
+    ) -> IdTally {
+        let mut promotion = PromotionState {
             popular_millionths,
-            own: Tally { popular: self.popular + granted, known: self.popular + self.candidates },
+            own: IdTally { popular: self.popular + granted, known: self.popular + self.candidates },
             others,
         };
         let mut wanted = std::mem::take(&mut slice.wanted);
         let questions = slice.questions();
         // Requests ascend by id, so this is the order of ids among equals.
         wanted.sort_unstable_by_key(|wanted| (Reverse(wanted.vms), wanted.first));
-        for (at, Wanted { first, vms }) in wanted.iter().enumerate() {
+        for (at, WantedId { first, vms }) in wanted.iter().enumerate() {
             if promotion.threshold().is_none_or(|threshold| *vms < threshold) {
                 // Those that follow are wanted by no more VMs.
                 wanted[at..].iter().for_each(|refused| answer_refused(slice, refused));

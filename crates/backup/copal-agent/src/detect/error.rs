@@ -61,7 +61,7 @@ pub(crate) type Result<T> = std::result::Result<T, DetectError>;
 /// Why a batch is not taken. Its sender goes on without an answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum BatchRefusal {
     /// The detector has no such partition.
     #[error("there is no partition {0} here; read the members of the fleet again")]
     NoSuchPartition(u32),

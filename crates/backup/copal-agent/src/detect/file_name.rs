@@ -1,7 +1,7 @@
 //! Names of a detector's files: what they are, of how many partitions, and of which.
 
 use super::error::{DetectError, Result};
-use super::format::{Belongs, RunKind};
+use super::format::{FilePartition, RunKind};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
@@ -14,7 +14,7 @@ pub(crate) const COMPARED: &str = "compared";
 pub(crate) const UNFINISHED: &str = "tmp";
 
 /// Path of a file of this kind.
-pub(crate) fn path(dir: &Path, prefix: &str, belongs: Belongs) -> PathBuf {
+pub(crate) fn path(dir: &Path, prefix: &str, belongs: FilePartition) -> PathBuf {
     dir.join(format!("{prefix}.{}.{:04x}", belongs.bits, belongs.partition))
 }
 

@@ -59,30 +59,30 @@ impl RunKind {
 
 /// Which partition, of how many, a file belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Belongs {
+pub(crate) struct FilePartition {
     pub(crate) bits: u8,
     pub(crate) partition: u32,
 }
 
-impl Belongs {
+impl FilePartition {
     fn put(self, out: &mut Vec<u8>) {
         out.put_u8(self.bits);
         out.put_zeros(3);
         out.put_u32(self.partition);
     }
 
-    fn read(input: &mut Reader<'_>) -> Result<Belongs, DecodeError> {
+    fn read(input: &mut Reader<'_>) -> Result<FilePartition, DecodeError> {
         let bits = input.u8()?;
         input.zeros(3)?;
         let partition = input.u32()?;
-        Ok(Belongs { bits, partition })
+        Ok(FilePartition { bits, partition })
     }
 }
 
 /// Head of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RunHead {
-    pub(crate) belongs: Belongs,
+    pub(crate) belongs: FilePartition,
     pub(crate) rows: u64,
     /// Number of the last log entry that is in; 0 for candidates.
     pub(crate) complete_to: u64,
@@ -118,7 +118,7 @@ impl RunHead {
         let (_, body) = Envelope::open(kind.format(), bytes)?;
         let mut input = Reader::new(body);
         let head = RunHead {
-            belongs: Belongs::read(&mut input)?,
+            belongs: FilePartition::read(&mut input)?,
             rows: input.u64()?,
             complete_to: input.u64()?,
             rows_sum: input.u64()?,
@@ -136,12 +136,12 @@ impl RunHead {
 
 /// One row of a run. Runs ascend strictly, by id and then by value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Row {
+pub(crate) struct RunRow {
     pub(crate) id: ShortId,
     pub(crate) value: u32,
 }
 
-impl Row {
+impl RunRow {
     pub(crate) fn encode(&self) -> [u8; ROW_LEN] {
         let mut bytes = [0; ROW_LEN];
         bytes[..ID_LEN].copy_from_slice(&self.id);
@@ -149,25 +149,25 @@ impl Row {
         bytes
     }
 
-    pub(crate) fn decode(bytes: &[u8; ROW_LEN]) -> Row {
+    pub(crate) fn decode(bytes: &[u8; ROW_LEN]) -> RunRow {
         let (mut id, mut value) = ([0; ID_LEN], [0; 4]);
         id.copy_from_slice(&bytes[..ID_LEN]);
         value.copy_from_slice(&bytes[ID_LEN..]);
-        Row { id, value: u32::from_le_bytes(value) }
+        RunRow { id, value: u32::from_le_bytes(value) }
     }
 }
 
-pub(crate) fn encode_spool_head(belongs: Belongs) -> Vec<u8> {
+pub(crate) fn encode_spool_head(belongs: FilePartition) -> Vec<u8> {
     let mut bytes = vec![0; ENVELOPE_LEN];
     belongs.put(&mut bytes);
     Envelope::seal(&SPOOL, 0, 0, &mut bytes);
     bytes
 }
 
-pub(crate) fn decode_spool_head(bytes: &[u8]) -> Result<Belongs, FormatError> {
+pub(crate) fn decode_spool_head(bytes: &[u8]) -> Result<FilePartition, FormatError> {
     let (_, body) = Envelope::open(&SPOOL, bytes)?;
     let mut input = Reader::new(body);
-    let belongs = Belongs::read(&mut input)?;
+    let belongs = FilePartition::read(&mut input)?;
     input.finish()?;
     Ok(belongs)
 }
@@ -228,7 +228,7 @@ impl BatchHead {
 mod tests {
     use super::*;
 
-    const BELONGS: Belongs = Belongs { bits: 9, partition: 0x102 };
+    const BELONGS: FilePartition = FilePartition { bits: 9, partition: 0x102 };
 
     fn hex(bytes: &[u8]) -> String {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -245,9 +245,9 @@ mod tests {
         let spool = encode_spool_head(BELONGS);
         assert_eq!(hex(&spool), SPOOL_HEX);
         assert_eq!(decode_spool_head(&spool).unwrap(), BELONGS);
-        let row = Row { id: [0xab; 16], value: 0x0102_0304 };
+        let row = RunRow { id: [0xab; 16], value: 0x0102_0304 };
         assert_eq!(hex(&row.encode()), format!("{}04030201", "ab".repeat(16)));
-        assert_eq!(Row::decode(&row.encode()), row);
+        assert_eq!(RunRow::decode(&row.encode()), row);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //!
 //! In memory alone: what a restart forgets is granted again, and of two popular copies both are valid.
 
-use crate::partition::Partitions;
+use crate::partition::IdPartitions;
 use copal_backup::peers::ShortId;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -14,10 +14,10 @@ pub(crate) const GRANT_LAPSES_AFTER: Duration = Duration::from_secs(600);
 /// Seconds after which one looks whether a holder's session is open still.
 const LOOKED_AT_AFTER: u32 = 5;
 /// Bytes of one grant in the map, with its control byte.
-const GRANT_BYTES: u64 = (size_of::<ShortId>() + size_of::<Grant>() + 1) as u64;
+const GRANT_BYTES: u64 = (size_of::<ShortId>() + size_of::<IdGrant>() + 1) as u64;
 
 #[derive(Clone, Copy)]
-struct Grant {
+struct IdGrant {
     vm: u32,
     /// The question whose answer it was.
     question: u32,
@@ -26,8 +26,8 @@ struct Grant {
 }
 
 /// The grants of a detector; as many as it has room for.
-pub(crate) struct Grants {
-    grants: HashMap<ShortId, Grant>,
+pub(crate) struct GrantTable {
+    grants: HashMap<ShortId, IdGrant>,
     most: usize,
     first: Option<Instant>,
 }
@@ -39,9 +39,9 @@ pub(crate) fn most_grants(bytes: u64) -> usize {
     (power / 8 * 7) as usize
 }
 
-impl Grants {
-    pub(crate) fn with_room_for(most: usize) -> Grants {
-        Grants { grants: HashMap::with_capacity(most), most, first: None }
+impl GrantTable {
+    pub(crate) fn with_room_for(most: usize) -> GrantTable {
+        GrantTable { grants: HashMap::with_capacity(most), most, first: None }
     }
 
     fn seconds(&mut self, now: Instant) -> u32 {
@@ -60,7 +60,7 @@ impl Grants {
     /// stored: they will not. Returns which VM each such id was granted to.
     pub(crate) fn lapse_declined(
         &mut self,
-        (partitions, partition): (Partitions, u32),
+        (partitions, partition): (IdPartitions, u32),
         asked: &HashMap<u32, Vec<u32>>,
     ) -> HashMap<ShortId, u32> {
         let mut declined = HashMap::new();
@@ -79,7 +79,7 @@ impl Grants {
     /// Drops what VMs of a partition were granted a while ago that are no longer being backed up.
     pub(crate) fn lapse_ended(
         &mut self,
-        (partitions, partition): (Partitions, u32),
+        (partitions, partition): (IdPartitions, u32),
         now: Instant,
         is_backing_up: impl Fn(u32) -> bool,
     ) {
@@ -92,7 +92,7 @@ impl Grants {
     }
 
     /// How many ids of a partition are granted.
-    pub(crate) fn of_partition(&self, partitions: Partitions, partition: u32) -> u64 {
+    pub(crate) fn of_partition(&self, partitions: IdPartitions, partition: u32) -> u64 {
         let of = |id: &&ShortId| partitions.of(id) == partition;
         self.grants.keys().filter(of).count() as u64
     }
@@ -108,7 +108,7 @@ impl Grants {
             return false;
         }
         let at = self.seconds(now);
-        self.grants.insert(id, Grant { vm, question, at });
+        self.grants.insert(id, IdGrant { vm, question, at });
         true
     }
 
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_grant_lasts_ten_minutes_and_the_table_does_not_grow() {
-        let (mut grants, start) = (Grants::with_room_for(2), Instant::now());
+        let (mut grants, start) = (GrantTable::with_room_for(2), Instant::now());
         assert!(grants.grant([1; 16], (7, 0), start));
         let late = start + GRANT_LAPSES_AFTER - Duration::from_secs(1);
         assert!(grants.grant([2; 16], (8, 0), late));
@@ -134,7 +134,7 @@ mod tests {
         grants.lapse(start + GRANT_LAPSES_AFTER);
         assert_eq!((grants.holder(&[1; 16]), grants.holder(&[2; 16])), (None, Some(8)));
         grants.is_stored(&[2; 16]);
-        assert_eq!(grants.of_partition(Partitions::new(0).unwrap(), 0), 0);
+        assert_eq!(grants.of_partition(IdPartitions::new(0).unwrap(), 0), 0);
     }
 
     #[test]
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(GRANT_BYTES, 29);
         assert_eq!(most_grants(4 << 20), 114_688);
         assert_eq!(most_grants(0), 7);
-        let grants = Grants::with_room_for(most_grants(4 << 20));
+        let grants = GrantTable::with_room_for(most_grants(4 << 20));
         assert_eq!(grants.grants.capacity(), 114_688, "no larger table is made");
     }
 }

@@ -7,11 +7,11 @@
 
 use super::error::{DetectError, Result};
 use super::file_name::{self, remove};
-use super::format::{Belongs, Row, RunKind};
-use super::grants::Grants;
+use super::format::{FilePartition, RunKind, RunRow};
+use super::grants::GrantTable;
 use super::popular::{PopularPack, PopularPacks};
-use super::run_file::{Damaged, RunReader, RunWriter};
-use crate::partition::Partitions;
+use super::run_file::{DamagedRun, RunReader, RunWriter};
+use crate::partition::IdPartitions;
 use copal_backup::peers::{Answer, ShortId};
 use std::collections::HashMap;
 use std::io;
@@ -36,14 +36,14 @@ pub(crate) fn most_rows(bytes: u64) -> usize {
 }
 
 /// The index run of one partition.
-pub(crate) struct Index<'a> {
+pub(crate) struct PartitionIndex<'a> {
     pub(crate) dir: &'a Path,
-    pub(crate) partitions: Partitions,
+    pub(crate) partitions: IdPartitions,
     pub(crate) partition: u32,
     /// New rows that are kept before they are merged.
     pub(crate) most_rows: usize,
     pub(crate) complete_to: &'a mut CompleteTo,
-    pub(crate) grants: &'a mut Grants,
+    pub(crate) grants: &'a mut GrantTable,
 }
 
 /// A row that the log has and the run not yet.
@@ -59,30 +59,30 @@ struct NewRow {
 const NEW_ROW_BYTES: usize = size_of::<NewRow>();
 
 /// Why an update stopped.
-enum Stop {
-    Damaged(Damaged),
+enum UpdateStop {
+    Damaged(DamagedRun),
     Failed(DetectError),
 }
 
-impl From<DetectError> for Stop {
-    fn from(error: DetectError) -> Stop {
-        Stop::Failed(error)
+impl From<DetectError> for UpdateStop {
+    fn from(error: DetectError) -> UpdateStop {
+        UpdateStop::Failed(error)
     }
 }
 
-impl From<Damaged> for Stop {
-    fn from(damaged: Damaged) -> Stop {
-        Stop::Damaged(damaged)
+impl From<DamagedRun> for UpdateStop {
+    fn from(damaged: DamagedRun) -> UpdateStop {
+        UpdateStop::Damaged(damaged)
     }
 }
 
-impl Index<'_> {
-    fn belongs(&self) -> Belongs {
-        Belongs { bits: self.partitions.bits(), partition: self.partition }
+impl PartitionIndex<'_> {
+    fn belongs(&self) -> FilePartition {
+        FilePartition { bits: self.partitions.bits(), partition: self.partition }
     }
 
     /// Opens the run; `None` where nothing is popular yet.
-    pub(crate) fn open(&self) -> Result<std::result::Result<Option<RunReader>, Damaged>> {
+    pub(crate) fn open(&self) -> Result<std::result::Result<Option<RunReader>, DamagedRun>> {
         RunReader::open(self.dir, RunKind::Popular, self.belongs())
     }
 
@@ -100,8 +100,8 @@ impl Index<'_> {
         for _ in 0..MOST_TRIES {
             match self.try_update(popular) {
                 Ok(rows_bytes) => return Ok(rows_bytes),
-                Err(Stop::Failed(error)) => return Err(error),
-                Err(Stop::Damaged(damaged)) => {
+                Err(UpdateStop::Failed(error)) => return Err(error),
+                Err(UpdateStop::Damaged(damaged)) => {
                     self.discard(&damaged.what)?;
                     last = damaged.what;
                 }
@@ -110,7 +110,7 @@ impl Index<'_> {
         Err(DetectError::KeepsBreaking { partition: self.partition, tries: MOST_TRIES, what: last })
     }
 
-    fn try_update(&mut self, popular: &dyn PopularPacks) -> std::result::Result<usize, Stop> {
+    fn try_update(&mut self, popular: &dyn PopularPacks) -> std::result::Result<usize, UpdateStop> {
         let newest = popular.newest();
         let after = match self.open()?? {
             None => {
@@ -127,12 +127,16 @@ impl Index<'_> {
             Some(after) if after > newest => {
                 let what = format!("it is complete to entry {after} of a log whose last is {newest}");
                 let kind = RunKind::Popular;
-                return Err(Stop::Damaged(Damaged { kind, what }));
+                return Err(UpdateStop::Damaged(DamagedRun { kind, what }));
             }
             _ => {}
         }
-        let mut fresh =
-            Fresh { index: self, rows: Vec::new(), is_missing: after.is_none(), last: after.unwrap_or(0) };
+        let mut fresh = UnmergedRows {
+            index: self,
+            rows: Vec::new(),
+            is_missing: after.is_none(),
+            last: after.unwrap_or(0),
+        };
         let mut stopped = None;
         let read = popular.for_each_since(after.unwrap_or(0), &mut |pack| {
             fresh.enter(&pack).map_err(|stop| {
@@ -142,7 +146,7 @@ impl Index<'_> {
         });
         match (stopped, read) {
             (Some(stop), _) => return Err(stop),
-            (None, Err(error)) => return Err(Stop::Failed(DetectError::Popular(error))),
+            (None, Err(error)) => return Err(UpdateStop::Failed(DetectError::Popular(error))),
             (None, Ok(())) => {}
         }
         fresh.last = fresh.last.max(newest);
@@ -156,20 +160,20 @@ impl Index<'_> {
 }
 
 /// What an update has read and not yet merged.
-struct Fresh<'a, 'b> {
-    index: &'a mut Index<'b>,
+struct UnmergedRows<'a, 'b> {
+    index: &'a mut PartitionIndex<'b>,
     rows: Vec<NewRow>,
     is_missing: bool,
     /// Last entry of the log all of whose rows are in the run or here.
     last: u64,
 }
 
-impl Fresh<'_, '_> {
-    fn enter(&mut self, pack: &PopularPack) -> std::result::Result<(), Stop> {
+impl UnmergedRows<'_, '_> {
+    fn enter(&mut self, pack: &PopularPack) -> std::result::Result<(), UpdateStop> {
         if pack.position <= self.last {
             let what = format!("its entry {} follows entry {}", pack.position, self.last);
             let error = io::Error::new(io::ErrorKind::InvalidData, what);
-            return Err(Stop::Failed(DetectError::Popular(error)));
+            return Err(UpdateStop::Failed(DetectError::Popular(error)));
         }
         for (slot, id) in pack.ids.iter().enumerate() {
             self.index.grants.is_stored(id);
@@ -198,13 +202,13 @@ impl Fresh<'_, '_> {
     }
 
     /// Merges the new rows with the run.
-    fn merge(&mut self) -> std::result::Result<(), Stop> {
+    fn merge(&mut self) -> std::result::Result<(), UpdateStop> {
         self.rows.sort_unstable_by_key(|row| (row.id, row.at));
         let (dir, belongs) = (self.index.dir, self.index.belongs());
         let mut old = self.index.open()??;
         let mut out = RunWriter::create(dir, RunKind::Popular, belongs)?;
         for same in self.rows.chunk_by(|a, b| a.id == b.id) {
-            let mut row = Row {
+            let mut row = RunRow {
                 id: same[0].id,
                 value: same
                     .iter()

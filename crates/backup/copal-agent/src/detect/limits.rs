@@ -7,7 +7,7 @@ pub(crate) const BUFFERS: u64 = 5;
 
 /// Bounds of a detector.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct DetectLimits {
     /// Memory: the slice that is compared, new rows of its index run, grants and buffers. Less than 2 MiB
     /// counts as 2 MiB.
     pub memory_bytes: u64,
@@ -15,13 +15,13 @@ pub struct Limits {
     pub spool_bytes: u64,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits { memory_bytes: 12 << 20, spool_bytes: 1 << 30 }
+impl Default for DetectLimits {
+    fn default() -> DetectLimits {
+        DetectLimits { memory_bytes: 12 << 20, spool_bytes: 1 << 30 }
     }
 }
 
-impl Limits {
+impl DetectLimits {
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.memory_bytes.max(2 << 20)
     }

@@ -9,7 +9,7 @@
 //! them to store where all find it.
 //!
 //! Invariants
-//! - One partition is compared at a time. A comparison takes the bytes of [`Limits::memory_bytes`] at most,
+//! - One partition is compared at a time. A comparison takes the bytes of [`DetectLimits::memory_bytes`] at most,
 //!   however long spools, runs and the log are.
 //! - All files may be deleted at any time. Lost requests are asked again, a lost index run is made anew, lost
 //!   candidates and grants delay promotion or store an id twice; both copies are valid.
@@ -36,21 +36,21 @@ mod spool_reader;
 mod tests;
 
 pub use batch::{BatchHeader, MAX_BATCH_IDS};
-pub use error::{DetectError, Refusal};
-pub use limits::Limits;
+pub use error::{BatchRefusal, DetectError};
+pub use limits::DetectLimits;
 pub use popular::{PopularPack, PopularPacks};
 
-use crate::partition::Partitions;
+use crate::partition::IdPartitions;
 use copal_backup::peers::{Answer, ShortId};
 use error::Result;
 use file_name::{COMPARED, FileName, SPOOL};
-use format::{Belongs, RunKind};
-use grants::Grants;
-use index::{CompleteTo, Index, MOST_TRIES};
+use format::{FilePartition, RunKind};
+use grants::GrantTable;
+use index::{CompleteTo, MOST_TRIES, PartitionIndex};
 use parking_lot::Mutex;
-use promotion::{Tallies, Tally};
-use slice::Slice;
-use spool::Spools;
+use promotion::{IdTally, TallyTable};
+use slice::RequestSlice;
+use spool::SpoolFiles;
 use spool_reader::SpoolReader;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -88,10 +88,10 @@ pub struct Compared {
 /// The owner's side of duplicate detection, with its files.
 pub struct Detector {
     dir: PathBuf,
-    partitions: Partitions,
+    partitions: IdPartitions,
     popular_millionths: u32,
-    limits: Limits,
-    spools: Mutex<Spools>,
+    limits: DetectLimits,
+    spools: Mutex<SpoolFiles>,
     /// Held while a partition is compared.
     comparing: Mutex<Comparing>,
     refused: AtomicU64,
@@ -99,10 +99,10 @@ pub struct Detector {
 
 /// What comparisons know of each other.
 struct Comparing {
-    grants: Grants,
+    grants: GrantTable,
     complete_to: CompleteTo,
     /// Of the partitions that were compared since the detector was opened.
-    tallies: Tallies,
+    tallies: TallyTable,
 }
 
 impl Detector {
@@ -111,7 +111,7 @@ impl Detector {
     /// # Errors
     /// Too many bits; the directory cannot be made or read.
     pub fn open(dir: &Path, bits: u8, popular_millionths: u32) -> std::result::Result<Detector, DetectError> {
-        Detector::open_limited(dir, bits, popular_millionths, Limits::default())
+        Detector::open_limited(dir, bits, popular_millionths, DetectLimits::default())
     }
 
     /// [`Detector::open`] with other bounds.
@@ -121,13 +121,13 @@ impl Detector {
         dir: &Path,
         bits: u8,
         popular_millionths: u32,
-        limits: Limits,
+        limits: DetectLimits,
     ) -> std::result::Result<Detector, DetectError> {
-        let partitions = Partitions::new(bits).ok_or(DetectError::TooManyBits { bits })?;
+        let partitions = IdPartitions::new(bits).ok_or(DetectError::TooManyBits { bits })?;
         let mut directories = std::fs::DirBuilder::new();
         let made = directories.recursive(true).mode(0o700).create(dir);
         made.map_err(|source| DetectError::io("create", dir, source))?;
-        let mut spools = Spools::new(dir, bits, limits.spool_bytes);
+        let mut spools = SpoolFiles::new(dir, bits, limits.spool_bytes);
         let list_failed = |source| DetectError::io("list", dir, source);
         for entry in std::fs::read_dir(dir).map_err(list_failed)? {
             let entry = entry.map_err(list_failed)?;
@@ -143,9 +143,9 @@ impl Detector {
             }
         }
         let comparing = Comparing {
-            grants: Grants::with_room_for(grants::most_grants(limits.grants_bytes())),
+            grants: GrantTable::with_room_for(grants::most_grants(limits.grants_bytes())),
             complete_to: CompleteTo::new(),
-            tallies: Tallies::default(),
+            tallies: TallyTable::default(),
         };
         Ok(Detector {
             dir: dir.to_owned(),
@@ -159,21 +159,21 @@ impl Detector {
     }
 
     /// The partitions that ids are divided into.
-    pub fn partitions(&self) -> Partitions {
+    pub fn partitions(&self) -> IdPartitions {
         self.partitions
     }
 
     /// Puts a batch into the spool of its partition. Blocks on the disk, and while another batch is taken.
     /// # Errors
     /// Why it is refused; it is counted, too.
-    pub fn take(&self, header: &BatchHeader, ids: &[ShortId]) -> std::result::Result<(), Refusal> {
+    pub fn take(&self, header: &BatchHeader, ids: &[ShortId]) -> std::result::Result<(), BatchRefusal> {
         let partition = header.partition;
         let taken = if partition >= self.partitions.count() {
-            Err(Refusal::NoSuchPartition(partition))
+            Err(BatchRefusal::NoSuchPartition(partition))
         } else if ids.is_empty() || ids.len() > MAX_BATCH_IDS {
-            Err(Refusal::Len(ids.len()))
+            Err(BatchRefusal::Len(ids.len()))
         } else if ids.iter().any(|id| self.partitions.of(id) != partition) {
-            Err(Refusal::OutsidePartition(partition))
+            Err(BatchRefusal::OutsidePartition(partition))
         } else {
             self.spools.lock().append(header, ids)
         };
@@ -242,16 +242,16 @@ impl Detector {
     /// Compares the next slice; `None` at the end.
     fn compare_slice(
         &self,
-        index: &mut Index<'_>,
-        (now, others): (Instant, Tally),
+        index: &mut PartitionIndex<'_>,
+        (now, others): (Instant, IdTally),
         popular: &dyn PopularPacks,
         spool: &mut SpoolReader,
         compared: &mut Compared,
-    ) -> Result<Option<(Slice, Tally)>> {
-        let Some(mut slice) = Slice::read(spool, self.limits.slice_bytes() as usize) else {
+    ) -> Result<Option<(RequestSlice, IdTally)>> {
+        let Some(mut slice) = RequestSlice::read(spool, self.limits.slice_bytes() as usize) else {
             return Ok(None);
         };
-        let belongs = Belongs { bits: self.partitions.bits(), partition: index.partition };
+        let belongs = FilePartition { bits: self.partitions.bits(), partition: index.partition };
         let place = (self.partitions, index.partition);
         slice.declined = index.grants.lapse_declined(place, &slice.questions());
         let mut last = String::new();
@@ -286,7 +286,7 @@ impl Detector {
         Err(DetectError::KeepsBreaking { partition: belongs.partition, tries: MOST_TRIES, what: last })
     }
 
-    fn discard_candidates(&self, belongs: Belongs, what: &str) -> Result<()> {
+    fn discard_candidates(&self, belongs: FilePartition, what: &str) -> Result<()> {
         let path = file_name::path(&self.dir, RunKind::Candidates.file_prefix(), belongs);
         warn!(path = %path.display(), what, "a candidate run is dropped: some chunks become popular later");
         file_name::remove(&path)
@@ -294,8 +294,8 @@ impl Detector {
 }
 
 impl Comparing {
-    fn index<'a>(&'a mut self, detector: &'a Detector, partition: u32) -> Index<'a> {
-        Index {
+    fn index<'a>(&'a mut self, detector: &'a Detector, partition: u32) -> PartitionIndex<'a> {
+        PartitionIndex {
             dir: &detector.dir,
             partitions: detector.partitions,
             partition,
@@ -307,7 +307,7 @@ impl Comparing {
 }
 
 impl Compared {
-    fn count(&mut self, slice: &Slice, popular: u64, candidates: u64) {
+    fn count(&mut self, slice: &RequestSlice, popular: u64, candidates: u64) {
         self.slices += 1;
         self.batches += slice.batches() as u64;
         self.requests += slice.answers.len() as u64;

@@ -17,7 +17,7 @@ const MILLION: u128 = 1_000_000;
 
 /// Ids of one partition, or of several.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct IdTally {
     /// Ids that are popular, stored or granted.
     pub(crate) popular: u64,
     /// All distinct ids: popular ones and candidates.
@@ -26,37 +26,37 @@ pub(crate) struct Tally {
 
 /// Tallies of the partitions that were compared.
 #[derive(Debug, Default)]
-pub(crate) struct Tallies {
-    of: HashMap<u32, Tally>,
-    all: Tally,
+pub(crate) struct TallyTable {
+    of: HashMap<u32, IdTally>,
+    all: IdTally,
 }
 
-impl Tallies {
+impl TallyTable {
     /// What all partitions but one have.
-    pub(crate) fn others(&self, partition: u32) -> Tally {
+    pub(crate) fn others(&self, partition: u32) -> IdTally {
         let own = self.of.get(&partition).copied().unwrap_or_default();
-        Tally { popular: self.all.popular - own.popular, known: self.all.known - own.known }
+        IdTally { popular: self.all.popular - own.popular, known: self.all.known - own.known }
     }
 
-    pub(crate) fn set(&mut self, partition: u32, tally: Tally) {
+    pub(crate) fn set(&mut self, partition: u32, tally: IdTally) {
         let others = self.others(partition);
-        self.all = Tally { popular: others.popular + tally.popular, known: others.known + tally.known };
+        self.all = IdTally { popular: others.popular + tally.popular, known: others.known + tally.known };
         self.of.insert(partition, tally);
     }
 }
 
 /// What is known while ids of a partition are promoted.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Promotion {
+pub(crate) struct PromotionState {
     /// The part of all ids that may be popular, in millionths.
     pub(crate) popular_millionths: u32,
     /// Of the partition.
-    pub(crate) own: Tally,
+    pub(crate) own: IdTally,
     /// Of the other partitions that were compared here.
-    pub(crate) others: Tally,
+    pub(crate) others: IdTally,
 }
 
-impl Promotion {
+impl PromotionState {
     fn allowed(&self, known: u64) -> u128 {
         u128::from(known) * u128::from(self.popular_millionths)
     }
@@ -92,8 +92,8 @@ mod tests {
     }
 
     fn of(popular_millionths: u32, own: (u64, u64), others: (u64, u64)) -> Option<u32> {
-        let tally = |(popular, known)| Tally { popular, known };
-        let promotion = Promotion { popular_millionths, own: tally(own), others: tally(others) };
+        let tally = |(popular, known)| IdTally { popular, known };
+        let promotion = PromotionState { popular_millionths, own: tally(own), others: tally(others) };
         promotion.threshold()
     }
 

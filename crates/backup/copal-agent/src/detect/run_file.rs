@@ -9,7 +9,7 @@
 
 use super::error::{DetectError, Result};
 use super::file_name::{self, UNFINISHED};
-use super::format::{Belongs, FormatError, ROW_LEN, RUN_HEAD_LEN, Row, RunHead, RunKind};
+use super::format::{FilePartition, FormatError, ROW_LEN, RUN_HEAD_LEN, RunHead, RunKind, RunRow};
 use super::limits::BUFFER_BYTES;
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
@@ -18,7 +18,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 /// A run is not what was written: it is dropped and made anew.
 #[derive(Debug)]
-pub(crate) struct Damaged {
+pub(crate) struct DamagedRun {
     pub(crate) kind: RunKind,
     pub(crate) what: String,
 }
@@ -30,7 +30,7 @@ pub(crate) struct RunReader {
     file: BufReader<File>,
     left: u64,
     sum: Xxh3,
-    next: Option<Row>,
+    next: Option<RunRow>,
 }
 
 impl RunReader {
@@ -40,8 +40,8 @@ impl RunReader {
     pub(crate) fn open(
         dir: &Path,
         kind: RunKind,
-        belongs: Belongs,
-    ) -> Result<std::result::Result<Option<RunReader>, Damaged>> {
+        belongs: FilePartition,
+    ) -> Result<std::result::Result<Option<RunReader>, DamagedRun>> {
         let path = file_name::path(dir, kind.file_prefix(), belongs);
         let file = match File::open(&path) {
             Ok(file) => file,
@@ -54,11 +54,11 @@ impl RunReader {
 
     fn begin(
         kind: RunKind,
-        belongs: Belongs,
+        belongs: FilePartition,
         file: File,
         len: u64,
-    ) -> std::result::Result<RunReader, Damaged> {
-        let damaged = |what: String| Damaged { kind, what };
+    ) -> std::result::Result<RunReader, DamagedRun> {
+        let damaged = |what: String| DamagedRun { kind, what };
         let mut file = BufReader::with_capacity(BUFFER_BYTES, file);
         let mut bytes = [0; RUN_HEAD_LEN];
         let read = file.read_exact(&mut bytes).map_err(FormatError::from);
@@ -80,13 +80,13 @@ impl RunReader {
     }
 
     /// The next row; `None` at the end, where the sum was right.
-    pub(crate) fn peek(&self) -> Option<&Row> {
+    pub(crate) fn peek(&self) -> Option<&RunRow> {
         self.next.as_ref()
     }
 
     /// Takes the next row and reads the one behind it.
-    pub(crate) fn advance(&mut self) -> std::result::Result<Option<Row>, Damaged> {
-        let damaged = |what: String| Damaged { kind: self.kind, what };
+    pub(crate) fn advance(&mut self) -> std::result::Result<Option<RunRow>, DamagedRun> {
+        let damaged = |what: String| DamagedRun { kind: self.kind, what };
         let taken = self.next;
         if self.left == 0 {
             self.next = None;
@@ -100,7 +100,7 @@ impl RunReader {
             .read_exact(&mut bytes)
             .map_err(|error| damaged(format!("its rows cannot be read: {error}")))?;
         self.sum.update(&bytes);
-        let row = Row::decode(&bytes);
+        let row = RunRow::decode(&bytes);
         if taken.is_some_and(|taken| taken >= row) {
             return Err(damaged("its rows do not ascend".into()));
         }
@@ -110,7 +110,7 @@ impl RunReader {
     }
 
     /// Reads what is left, for its sum.
-    pub(crate) fn read_to_end(&mut self) -> std::result::Result<(), Damaged> {
+    pub(crate) fn read_to_end(&mut self) -> std::result::Result<(), DamagedRun> {
         while self.next.is_some() {
             self.advance()?;
         }
@@ -121,7 +121,7 @@ impl RunReader {
 /// Writes a run beside its place; [`RunWriter::finish`] puts it there, and dropping takes it away.
 pub(crate) struct RunWriter {
     kind: RunKind,
-    belongs: Belongs,
+    belongs: FilePartition,
     path: PathBuf,
     unfinished: PathBuf,
     file: BufWriter<File>,
@@ -130,7 +130,7 @@ pub(crate) struct RunWriter {
 }
 
 impl RunWriter {
-    pub(crate) fn create(dir: &Path, kind: RunKind, belongs: Belongs) -> Result<RunWriter> {
+    pub(crate) fn create(dir: &Path, kind: RunKind, belongs: FilePartition) -> Result<RunWriter> {
         let path = file_name::path(dir, kind.file_prefix(), belongs);
         let unfinished = path.with_added_extension(UNFINISHED);
         let file =
@@ -150,7 +150,7 @@ impl RunWriter {
     }
 
     /// Appends a row; rows come in order.
-    pub(crate) fn push(&mut self, row: &Row) -> Result<()> {
+    pub(crate) fn push(&mut self, row: &RunRow) -> Result<()> {
         let bytes = row.encode();
         self.sum.update(&bytes);
         self.rows += 1;

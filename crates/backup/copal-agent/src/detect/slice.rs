@@ -12,7 +12,7 @@ use std::collections::HashMap;
 
 /// One id that a VM asks for.
 #[derive(Clone, Copy)]
-pub(crate) struct Request {
+pub(crate) struct SliceRequest {
     pub(crate) id: ShortId,
     pub(crate) vm: u32,
     /// Place of its answer.
@@ -21,22 +21,22 @@ pub(crate) struct Request {
 
 /// Candidate that more than one VM asks for and nobody was granted.
 #[derive(Clone, Copy)]
-pub(crate) struct Wanted {
+pub(crate) struct WantedId {
     /// First of its requests.
     pub(crate) first: u32,
     /// VMs that ask, or have asked.
     pub(crate) vms: u32,
 }
 
-struct Batch {
+struct SliceBatch {
     header: BatchHeader,
     ids: u32,
 }
 
 /// Bytes of a request: itself, its answer, and what is kept of its id if it is wanted.
-const REQUEST_BYTES: usize = size_of::<Request>() + size_of::<Answer>() + size_of::<Wanted>();
+const REQUEST_BYTES: usize = size_of::<SliceRequest>() + size_of::<Answer>() + size_of::<WantedId>();
 /// Bytes of a batch; the vector of them may be half empty.
-const BATCH_BYTES: usize = 2 * size_of::<Batch>();
+const BATCH_BYTES: usize = 2 * size_of::<SliceBatch>();
 
 /// Bytes that batches take in a slice.
 pub(crate) fn slice_bytes(batches: usize, ids: usize) -> usize {
@@ -44,13 +44,13 @@ pub(crate) fn slice_bytes(batches: usize, ids: usize) -> usize {
 }
 
 /// Requests of whole batches; answers are in the order they came.
-pub(crate) struct Slice {
-    batches: Vec<Batch>,
+pub(crate) struct RequestSlice {
+    batches: Vec<SliceBatch>,
     /// Ascend by id, then VM, then place.
-    pub(crate) requests: Vec<Request>,
+    pub(crate) requests: Vec<SliceRequest>,
     pub(crate) answers: Vec<Answer>,
     /// Filled by the comparison; it has room for all ids.
-    pub(crate) wanted: Vec<Wanted>,
+    pub(crate) wanted: Vec<WantedId>,
     /// Ids that a VM was granted and has not stored, with that VM.
     pub(crate) declined: HashMap<ShortId, u32>,
 }
@@ -61,7 +61,7 @@ fn question(header: &BatchHeader) -> u32 {
     u32::from_le_bytes([a, b, c, d]) ^ header.round.rotate_left(16)
 }
 
-impl Slice {
+impl RequestSlice {
     /// The questions of each VM.
     pub(crate) fn questions(&self) -> HashMap<u32, Vec<u32>> {
         let mut asked: HashMap<u32, Vec<u32>> = HashMap::new();
@@ -75,12 +75,12 @@ impl Slice {
     }
 
     /// Reads the batches that fit `most_bytes`; `None` at the end of the spool.
-    pub(crate) fn read(spool: &mut SpoolReader, most_bytes: usize) -> Option<Slice> {
+    pub(crate) fn read(spool: &mut SpoolReader, most_bytes: usize) -> Option<RequestSlice> {
         spool.peek()?;
         let left = usize::try_from(spool.left_bytes()).unwrap_or(usize::MAX) / size_of::<ShortId>();
         let room = left.min((most_bytes / REQUEST_BYTES).max(MAX_BATCH_IDS));
-        let mut requests: Vec<Request> = Vec::with_capacity(room);
-        let mut batches: Vec<Batch> = Vec::new();
+        let mut requests: Vec<SliceRequest> = Vec::with_capacity(room);
+        let mut batches: Vec<SliceBatch> = Vec::new();
         while let Some(head) = spool.peek() {
             let (ids, vm, before) = (head.ids, head.header.vm, requests.len());
             let bytes = slice_bytes(batches.len() + 1, before + ids as usize);
@@ -89,11 +89,11 @@ impl Slice {
             }
             let mut at = before as u32;
             let taken = spool.take(|id| {
-                requests.push(Request { id, vm, at });
+                requests.push(SliceRequest { id, vm, at });
                 at += 1;
             });
             match taken {
-                Some(BatchHead { header, ids, .. }) => batches.push(Batch { header, ids }),
+                Some(BatchHead { header, ids, .. }) => batches.push(SliceBatch { header, ids }),
                 None => requests.truncate(before),
             }
         }
@@ -102,7 +102,7 @@ impl Slice {
         let answers = vec![Answer::NEW; requests.len()];
         requests.sort_unstable_by_key(|request| (request.id, request.vm, request.at));
         let wanted = Vec::with_capacity(requests.len());
-        Some(Slice { batches, requests, answers, wanted, declined: HashMap::new() })
+        Some(RequestSlice { batches, requests, answers, wanted, declined: HashMap::new() })
     }
 
     /// Begins anew, after a comparison that did not come to its end.
@@ -112,7 +112,7 @@ impl Slice {
     }
 
     /// The requests of one id, from the first of them.
-    pub(crate) fn group(&self, first: usize) -> &[Request] {
+    pub(crate) fn group(&self, first: usize) -> &[SliceRequest] {
         let id = self.requests[first].id;
         let len = self.requests[first..].iter().take_while(|request| request.id == id).count();
         &self.requests[first..first + len]
@@ -120,10 +120,10 @@ impl Slice {
 
     /// Bytes that are taken.
     pub(crate) fn bytes(&self) -> usize {
-        self.batches.capacity() * size_of::<Batch>()
-            + self.requests.capacity() * size_of::<Request>()
+        self.batches.capacity() * size_of::<SliceBatch>()
+            + self.requests.capacity() * size_of::<SliceRequest>()
             + self.answers.capacity() * size_of::<Answer>()
-            + self.wanted.capacity() * size_of::<Wanted>()
+            + self.wanted.capacity() * size_of::<WantedId>()
     }
 
     pub(crate) fn batches(&self) -> usize {

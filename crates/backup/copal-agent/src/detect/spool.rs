@@ -8,9 +8,9 @@
 //! Spools are not flushed: who lost a request asks again.
 
 use super::batch::BatchHeader;
-use super::error::{DetectError, Refusal, Result};
+use super::error::{BatchRefusal, DetectError, Result};
 use super::file_name::{self, COMPARED, SPOOL, remove};
-use super::format::{BATCH_HEAD_LEN, Belongs, SPOOL_HEAD_LEN, encode_spool_head, put_batch};
+use super::format::{BATCH_HEAD_LEN, FilePartition, SPOOL_HEAD_LEN, encode_spool_head, put_batch};
 use super::spool_reader::SpoolReader;
 use copal_backup::peers::ShortId;
 use std::collections::BTreeMap;
@@ -20,19 +20,19 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// The spools of a detector.
-pub(crate) struct Spools {
+pub(crate) struct SpoolFiles {
     dir: PathBuf,
     bits: u8,
     most_bytes: u64,
     /// Of partitions that have requests.
-    waiting: BTreeMap<u32, Waiting>,
+    waiting: BTreeMap<u32, WaitingRequests>,
     /// Bytes of all of them.
     total_bytes: u64,
 }
 
 /// Requests of one partition, in two files.
 #[derive(Clone, Copy, Default)]
-struct Waiting {
+struct WaitingRequests {
     /// Length of the spool that grows.
     bytes: u64,
     /// Length of the one that is compared.
@@ -41,15 +41,15 @@ struct Waiting {
     is_whole: bool,
 }
 
-impl Waiting {
+impl WaitingRequests {
     fn total_bytes(&self) -> u64 {
         self.bytes + self.compared_bytes
     }
 }
 
-impl Spools {
-    pub(crate) fn new(dir: &Path, bits: u8, most_bytes: u64) -> Spools {
-        Spools { dir: dir.to_owned(), bits, most_bytes, waiting: BTreeMap::new(), total_bytes: 0 }
+impl SpoolFiles {
+    pub(crate) fn new(dir: &Path, bits: u8, most_bytes: u64) -> SpoolFiles {
+        SpoolFiles { dir: dir.to_owned(), bits, most_bytes, waiting: BTreeMap::new(), total_bytes: 0 }
     }
 
     /// Counts a spool that an earlier process left.
@@ -62,11 +62,11 @@ impl Spools {
         self.set(partition, waiting);
     }
 
-    fn of(&self, partition: u32) -> Waiting {
+    fn of(&self, partition: u32) -> WaitingRequests {
         self.waiting.get(&partition).copied().unwrap_or_default()
     }
 
-    fn set(&mut self, partition: u32, waiting: Waiting) {
+    fn set(&mut self, partition: u32, waiting: WaitingRequests) {
         self.total_bytes -= self.of(partition).total_bytes();
         self.total_bytes += waiting.total_bytes();
         match waiting.total_bytes() {
@@ -84,8 +84,8 @@ impl Spools {
         file_name::path(&self.dir, prefix, self.belongs(partition))
     }
 
-    fn belongs(&self, partition: u32) -> Belongs {
-        Belongs { bits: self.bits, partition }
+    fn belongs(&self, partition: u32) -> FilePartition {
+        FilePartition { bits: self.bits, partition }
     }
 
     /// Appends a batch to the spool of its partition.
@@ -93,7 +93,7 @@ impl Spools {
         &mut self,
         header: &BatchHeader,
         ids: &[ShortId],
-    ) -> std::result::Result<(), Refusal> {
+    ) -> std::result::Result<(), BatchRefusal> {
         let path = self.path(SPOOL, header.partition);
         let belongs = self.belongs(header.partition);
         let mut waiting = self.of(header.partition);
@@ -108,7 +108,7 @@ impl Spools {
         put_batch(&mut bytes, header, ids);
         let before = waiting.bytes;
         if self.total_bytes + bytes.len() as u64 > self.most_bytes {
-            return Err(Refusal::SpoolFull { spooled_bytes: self.total_bytes });
+            return Err(BatchRefusal::SpoolFull { spooled_bytes: self.total_bytes });
         }
         waiting.bytes += bytes.len() as u64;
         waiting.is_whole = false;
@@ -121,7 +121,7 @@ impl Spools {
 
     /// Sets the requests of a partition apart, to be compared: those first that an earlier comparison has not
     /// ended. `None`: there are none.
-    pub(crate) fn set_apart(&mut self, partition: u32) -> Result<Option<Apart>> {
+    pub(crate) fn set_apart(&mut self, partition: u32) -> Result<Option<ComparedSpool>> {
         let Some(had) = self.waiting.get(&partition).copied() else {
             return Ok(None);
         };
@@ -129,7 +129,7 @@ impl Spools {
         if had.compared_bytes > 0 {
             if let Some(reader) = self.open(&compared, partition)? {
                 let more_follows = had.bytes > 0;
-                return Ok(Some(Apart { reader, more_follows }));
+                return Ok(Some(ComparedSpool { reader, more_follows }));
             }
             self.forget_compared(partition)?;
         }
@@ -141,14 +141,14 @@ impl Spools {
             // Not there: somebody deleted it, and nobody is answered.
             _ => {}
         }
-        let apart = Waiting { compared_bytes: had.bytes, ..Waiting::default() };
+        let apart = WaitingRequests { compared_bytes: had.bytes, ..WaitingRequests::default() };
         self.set(partition, apart);
         let Some(reader) = self.open(&compared, partition)? else {
             self.forget_compared(partition)?;
             return Ok(None);
         };
         let more_follows = false;
-        Ok(Some(Apart { reader, more_follows }))
+        Ok(Some(ComparedSpool { reader, more_follows }))
     }
 
     fn open(&self, path: &Path, partition: u32) -> Result<Option<SpoolReader>> {
@@ -162,14 +162,14 @@ impl Spools {
     /// All that was set apart is answered.
     pub(crate) fn forget_compared(&mut self, partition: u32) -> Result<()> {
         remove(&self.path(COMPARED, partition))?;
-        let waiting = Waiting { compared_bytes: 0, ..self.of(partition) };
+        let waiting = WaitingRequests { compared_bytes: 0, ..self.of(partition) };
         self.set(partition, waiting);
         Ok(())
     }
 }
 
 /// Requests that are compared.
-pub(crate) struct Apart {
+pub(crate) struct ComparedSpool {
     pub(crate) reader: SpoolReader,
     /// They are what an earlier comparison has not ended; newer ones wait.
     pub(crate) more_follows: bool,
@@ -185,7 +185,7 @@ fn append_to(path: &Path, len: u64, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Takes away what follows the last whole batch; returns the length that is left, 0 if nothing is.
-fn cut_to_whole_batches(path: &Path, belongs: Belongs) -> Result<u64> {
+fn cut_to_whole_batches(path: &Path, belongs: FilePartition) -> Result<u64> {
     let failed = |source| DetectError::io("look through", path, source);
     let file = match File::open(path) {
         Ok(file) => file,

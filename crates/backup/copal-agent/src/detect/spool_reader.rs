@@ -2,7 +2,9 @@
 //!
 //! Format: docs/formats/agent-detector.md
 
-use super::format::{BATCH_HEAD_LEN, BatchHead, Belongs, FormatError, SPOOL_HEAD_LEN, decode_spool_head};
+use super::format::{
+    BATCH_HEAD_LEN, BatchHead, FilePartition, FormatError, SPOOL_HEAD_LEN, decode_spool_head,
+};
 use super::limits::BUFFER_BYTES;
 use copal_backup::peers::ShortId;
 use std::fs::File;
@@ -23,7 +25,7 @@ pub(crate) struct SpoolReader {
 }
 
 impl SpoolReader {
-    pub(crate) fn open(file: File, path: &Path, belongs: Belongs) -> SpoolReader {
+    pub(crate) fn open(file: File, path: &Path, belongs: FilePartition) -> SpoolReader {
         let len = file.metadata().map_or(0, |metadata| metadata.len());
         let mut reader = SpoolReader {
             path: path.to_owned(),

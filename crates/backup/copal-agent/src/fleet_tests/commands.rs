@@ -2,7 +2,7 @@
 
 use super::{twin::Twin, *};
 use crate::{
-    agent::requests::{Accepted, AgentInfo, InfoRequest, PlanRequest, call},
+    agent::requests::{AcceptedReply, AgentInfo, InfoRequest, PlanRequest, call},
     control::CommandError,
     messages::JSON_BYTES,
 };
@@ -26,7 +26,8 @@ fn a_command_is_carried_out_and_replied_to() {
 fn a_command_with_another_secret_or_to_nobody_fails_with_the_address() {
     let server = serve("h1", Arc::new(Twin::default()));
     let address = server.address().to_string();
-    let error = control::call::<Value>(&address, &Network::new(&[1; 32]).unwrap(), &1, HANG).unwrap_err();
+    let error =
+        control::call::<Value>(&address, &FleetNetwork::new(&[1; 32]).unwrap(), &1, HANG).unwrap_err();
     assert!(error.to_string().contains(&address), "{error}");
     let nobody = dead("h2").address;
     let error = control::call::<Value>(&nobody, &network(), &1, HANG).unwrap_err();
@@ -50,7 +51,7 @@ struct Slow {
     began: std::sync::mpsc::Sender<()>,
 }
 
-impl Control for Slow {
+impl CommandService for Slow {
     fn handle(&self, request: &[u8]) -> String {
         if request == b"\"wait\"" {
             self.began.send(()).unwrap();
@@ -105,7 +106,7 @@ fn options_of(server: &Server) -> AskerOptions {
 /// An agent of another version, whose replies lack fields.
 struct Lacking;
 
-impl Control for Lacking {
+impl CommandService for Lacking {
     fn handle(&self, _request: &[u8]) -> String {
         r#"{"ok":{"name":"h1","vms":["web"]}}"#.to_owned()
     }
@@ -127,5 +128,5 @@ fn a_reply_that_lacks_a_field_is_an_error_that_names_it() {
     let info: Result<AgentInfo, String> = call(&member, &network(), InfoRequest {});
     assert!(info.unwrap_err().contains("missing field `version`"));
     // One without fields has none to lack, and what is there beside is passed over.
-    let Accepted {} = control::call(&member.address, &network(), &7, HANG).unwrap();
+    let AcceptedReply {} = control::call(&member.address, &network(), &7, HANG).unwrap();
 }

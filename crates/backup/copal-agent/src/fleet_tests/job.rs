@@ -5,12 +5,12 @@ use super::{twin::Twin, *};
 use crate::{
     agent::{
         AgentInfo, AgentStatus, PlanInfo,
-        requests::{Accepted, Command},
+        requests::{AcceptedReply, AgentCommand},
         status::sample,
     },
-    coordinate::{Begun, JobError, JobOptions, begin_on},
-    roster::Roster,
-    scheme::Scheme,
+    coordinator::{JobError, JobOptions, StartedJob, begin_on},
+    roster::JobRoster,
+    scheme::DedupScheme,
 };
 use copal_backup::CancelFlag;
 use parking_lot::Mutex;
@@ -22,19 +22,21 @@ struct Willing {
     refuses: Option<&'static str>,
 }
 
-impl Control for Willing {
+impl CommandService for Willing {
     fn handle(&self, request: &[u8]) -> String {
         let word = serde_json::from_slice::<Value>(request).unwrap()["command"].as_str().unwrap().to_owned();
         let refuses = self.refuses == Some(word.as_str());
         self.heard.lock().push(word);
         match serde_json::from_slice(request).unwrap() {
             _ if refuses => control::refusal("not now"),
-            Command::Info(_) => ok(AgentInfo { name: "h1".to_owned(), version: "1".to_owned(), job: None }),
-            Command::Status(_) => {
+            AgentCommand::Info(_) => {
+                ok(AgentInfo { name: "h1".to_owned(), version: "1".to_owned(), job: None })
+            }
+            AgentCommand::Status(_) => {
                 let vms = vec![sample::done("web", 1)];
                 ok(AgentStatus { done: true, vms, ..AgentStatus::default() })
             }
-            _ => ok(Accepted {}),
+            _ => ok(AcceptedReply {}),
         }
     }
 }
@@ -47,15 +49,18 @@ fn start(agent: Willing) -> (Server, Arc<Willing>) {
     (server.unwrap(), agent)
 }
 
-fn begin(members: Vec<Member>) -> Result<Begun, JobError> {
+fn begin(members: Vec<FleetMember>) -> Result<StartedJob, JobError> {
     let plan = |vm: &str| PlanInfo { vms: vec![vm.to_owned()], bytes: 0, rounds: 1 };
-    let roster = Roster {
+    let roster = JobRoster {
         plans: members.iter().map(|member| plan(&format!("vm of {}", member.name))).collect(),
         members,
         missing: Vec::new(),
     };
-    let options =
-        JobOptions { rounds: "auto".to_owned(), timeout: Duration::from_secs(1), scheme: Scheme::default() };
+    let options = JobOptions {
+        rounds: "auto".to_owned(),
+        timeout: Duration::from_secs(1),
+        scheme: DedupScheme::default(),
+    };
     begin_on(&roster, &network(), &options, (1, 0), Vec::new())
 }
 

@@ -1,19 +1,19 @@
 //! Agents in one process on the loopback: askers, servers with a simple detector, and peers that follow a
 //! script.
 
-mod asking;
+mod askers;
 mod commands;
-mod coordinating;
+mod coordination;
 mod job;
-mod scripted;
-mod serving;
+mod scripted_peer;
+mod servers;
 mod twin;
 
 use crate::{
-    asker::{Asker, AskerOptions, FixedPatience, Member, Owners},
-    control::{self, Control, Outcome},
-    network::Network,
-    server::{Detect, Server, ServerOptions},
+    asker::{Asker, AskerOptions, FixedPatience, FleetMember, OwnerMap},
+    control::{self, CommandOutcome, CommandService},
+    network::FleetNetwork,
+    server::{BatchDetector, Server, ServerOptions},
 };
 use copal_backup::peers::{Answer, ShortId};
 use serde::Serialize;
@@ -35,8 +35,8 @@ const PATIENT: FixedPatience =
     FixedPatience { for_others: Duration::ZERO, hedge_after: HANG, deadline: HANG };
 
 /// As a holder of the secret of these tests.
-fn network() -> Network {
-    static NETWORK: LazyLock<Network> = LazyLock::new(|| Network::new(&[42; 32]).unwrap());
+fn network() -> FleetNetwork {
+    static NETWORK: LazyLock<FleetNetwork> = LazyLock::new(|| FleetNetwork::new(&[42; 32]).unwrap());
     NETWORK.clone()
 }
 
@@ -45,7 +45,7 @@ struct ByTurns {
     members: usize,
 }
 
-impl Owners for ByTurns {
+impl OwnerMap for ByTurns {
     fn partition_bits(&self) -> u8 {
         3
     }
@@ -65,7 +65,7 @@ impl Owners for ByTurns {
 
 struct Echo;
 
-impl Control for Echo {
+impl CommandService for Echo {
     fn handle(&self, request: &[u8]) -> String {
         format!(r#"{{"echo":{}}}"#, std::str::from_utf8(request).unwrap())
     }
@@ -73,10 +73,10 @@ impl Control for Echo {
 
 /// The outcome of a command that was carried out, as it is sent.
 fn ok(reply: impl Serialize) -> String {
-    control::to_json(&Outcome::Ok(reply)).unwrap()
+    control::to_json(&CommandOutcome::Ok(reply)).unwrap()
 }
 
-fn serve(name: &str, detect: Arc<dyn Detect>) -> Server {
+fn serve(name: &str, detect: Arc<dyn BatchDetector>) -> Server {
     serve_with(server_options(name), detect)
 }
 
@@ -84,21 +84,21 @@ fn server_options(name: &str) -> ServerOptions {
     ServerOptions::new("127.0.0.1:0", name, network())
 }
 
-fn serve_with(options: ServerOptions, detect: Arc<dyn Detect>) -> Server {
+fn serve_with(options: ServerOptions, detect: Arc<dyn BatchDetector>) -> Server {
     Server::start(options, detect, Arc::new(Echo), Arc::new(AtomicBool::new(false))).unwrap()
 }
 
-fn member(name: &str, server: &Server) -> Member {
-    Member { name: name.to_owned(), address: server.address().to_string() }
+fn member(name: &str, server: &Server) -> FleetMember {
+    FleetMember { name: name.to_owned(), address: server.address().to_string() }
 }
 
 /// A member whose address nobody listens at.
-fn dead(name: &str) -> Member {
+fn dead(name: &str) -> FleetMember {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    Member { name: name.to_owned(), address: listener.local_addr().unwrap().to_string() }
+    FleetMember { name: name.to_owned(), address: listener.local_addr().unwrap().to_string() }
 }
 
-fn options(members: &[Member], participants: u32) -> AskerOptions {
+fn options(members: &[FleetMember], participants: u32) -> AskerOptions {
     let folder = std::env::temp_dir();
     AskerOptions { participants, ..AskerOptions::new(JOB, "asker", members.to_vec(), network(), folder) }
 }

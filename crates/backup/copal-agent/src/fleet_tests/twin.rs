@@ -3,8 +3,8 @@
 
 use super::known;
 use crate::{
-    messages::{Answers, Ask, Marker},
-    server::Detect,
+    messages::{AnswerMessage, AskMessage, MarkerMessage},
+    server::BatchDetector,
 };
 use copal_backup::peers::ShortId;
 use parking_lot::Mutex;
@@ -19,7 +19,7 @@ type Host = [u8; 16];
 
 #[derive(Default)]
 struct State {
-    asks: BTreeMap<u32, Vec<(Host, Ask)>>,
+    asks: BTreeMap<u32, Vec<(Host, AskMessage)>>,
     marks: BTreeMap<u32, BTreeSet<Host>>,
     whole: BTreeSet<u32>,
     taken: usize,
@@ -61,8 +61,8 @@ pub(super) fn number_of(id: &ShortId) -> u32 {
     u32::from_be_bytes([id[12], id[13], id[14], id[15]])
 }
 
-pub(super) fn answers_to(ask: &Ask) -> Answers {
-    Answers {
+pub(super) fn answers_to(ask: &AskMessage) -> AnswerMessage {
+    AnswerMessage {
         job: ask.job,
         round: ask.round,
         batch: ask.batch,
@@ -72,8 +72,8 @@ pub(super) fn answers_to(ask: &Ask) -> Answers {
     }
 }
 
-impl Detect for Twin {
-    fn take(&self, ask: &Ask, host: Host) -> Result<(), String> {
+impl BatchDetector for Twin {
+    fn take(&self, ask: &AskMessage, host: Host) -> Result<(), String> {
         if self.manner.unwilling {
             return Err("not today".to_owned());
         }
@@ -83,7 +83,7 @@ impl Detect for Twin {
         Ok(())
     }
 
-    fn mark(&self, marker: &Marker, host: Host) {
+    fn mark(&self, marker: &MarkerMessage, host: Host) {
         let mut state = self.state.lock();
         state.marked += 1;
         let marks = state.marks.entry(marker.round).or_default();
@@ -95,16 +95,16 @@ impl Detect for Twin {
 
     fn due(&self, _now: Instant) -> Option<u32> {
         let state = self.state.lock();
-        let due = |asks: &[(Host, Ask)]| asks.iter().any(|(_, ask)| state.whole.contains(&ask.round));
+        let due = |asks: &[(Host, AskMessage)]| asks.iter().any(|(_, ask)| state.whole.contains(&ask.round));
         let mut partitions = state.asks.iter().filter(|_| !self.manner.silent);
         partitions.find(|(_, asks)| due(asks)).map(|(&partition, _)| partition)
     }
 
-    fn compare(&self, partition: u32, reply: &mut dyn FnMut(Host, Answers)) -> io::Result<()> {
+    fn compare(&self, partition: u32, reply: &mut dyn FnMut(Host, AnswerMessage)) -> io::Result<()> {
         let asks = self.state.lock().asks.remove(&partition).unwrap_or_default();
         for (host, ask) in asks {
             let generation = self.manner.generation;
-            reply(host, Answers { generation, ..answers_to(&ask) });
+            reply(host, AnswerMessage { generation, ..answers_to(&ask) });
         }
         Ok(())
     }

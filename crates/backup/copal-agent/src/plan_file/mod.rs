@@ -34,7 +34,7 @@ const VERSION: u64 = 1;
 
 /// What a host backs up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct BackupPlan {
     /// The file it was read from.
     pub path: PathBuf,
     /// Names differ. Without any the agent only answers.
@@ -92,16 +92,16 @@ struct PlanJson {
 #[serde(deny_unknown_fields)]
 struct VmJson {
     vm: String,
-    disks: Option<Named<PathBuf>>,
+    disks: Option<NamedEntries<PathBuf>>,
     qmp: Option<PathBuf>,
-    nodes: Option<Named<String>>,
+    nodes: Option<NamedEntries<String>>,
     nbd: Option<PathBuf>,
     freeze: Option<FreezeWord>,
     agent_socket: Option<PathBuf>,
     format: Option<FormatWord>,
     #[serde(default)]
     allow_smaller: bool,
-    full_every: Option<Period>,
+    full_every: Option<PlanPeriod>,
 }
 
 #[derive(Deserialize)]
@@ -114,13 +114,13 @@ enum FormatWord {
 /// A time such as `30d`.
 #[derive(Deserialize)]
 #[serde(try_from = "String")]
-struct Period(Duration);
+struct PlanPeriod(Duration);
 
-impl TryFrom<String> for Period {
+impl TryFrom<String> for PlanPeriod {
     type Error = String;
 
-    fn try_from(text: String) -> Result<Period, String> {
-        parse_within(&text).map(|period| Period(period.unsigned_abs()))
+    fn try_from(text: String) -> Result<PlanPeriod, String> {
+        parse_within(&text).map(|period| PlanPeriod(period.unsigned_abs()))
     }
 }
 
@@ -131,20 +131,20 @@ enum FreezeWord {
 }
 
 /// A JSON object in its own order, no name of which stands twice.
-struct Named<T>(Vec<(String, T)>);
+struct NamedEntries<T>(Vec<(String, T)>);
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Named<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for NamedEntries<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Names<T>(std::marker::PhantomData<T>);
+        struct EntryVisitor<T>(std::marker::PhantomData<T>);
 
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Names<T> {
-            type Value = Named<T>;
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for EntryVisitor<T> {
+            type Value = NamedEntries<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object with a member for each disk")
             }
 
-            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Named<T>, M::Error> {
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<NamedEntries<T>, M::Error> {
                 let mut named = Vec::new();
                 let mut seen = HashSet::new();
                 while let Some((name, value)) = map.next_entry::<String, T>()? {
@@ -154,29 +154,29 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Named<T> {
                     }
                     named.push((name, value));
                 }
-                Ok(Named(named))
+                Ok(NamedEntries(named))
             }
         }
-        deserializer.deserialize_map(Names(std::marker::PhantomData))
+        deserializer.deserialize_map(EntryVisitor(std::marker::PhantomData))
     }
 }
 
-impl Plan {
+impl BackupPlan {
     /// Reads a plan file.
     /// # Errors
     /// See [`PlanError`].
-    pub fn read(path: &Path) -> Result<Plan, PlanError> {
+    pub fn read(path: &Path) -> Result<BackupPlan, PlanError> {
         let failed = |source| PlanError::Read { path: path.to_owned(), source };
         let mut bytes = Vec::new();
         let file = File::open(path).map_err(failed)?;
         file.take(MAX_PLAN_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
-        Plan::parse(path, &bytes)
+        BackupPlan::parse(path, &bytes)
     }
 
     /// Takes the bytes of a plan file apart; `path` is what errors call it.
     /// # Errors
     /// All of [`PlanError`] but `Read`.
-    pub fn parse(path: &Path, bytes: &[u8]) -> Result<Plan, PlanError> {
+    pub fn parse(path: &Path, bytes: &[u8]) -> Result<BackupPlan, PlanError> {
         let path = path.to_owned();
         if bytes.len() as u64 > MAX_PLAN_BYTES {
             return Err(PlanError::TooLong { path });
@@ -201,7 +201,7 @@ impl Plan {
             }
             vms.push(vm);
         }
-        Ok(Plan { path, vms })
+        Ok(BackupPlan { path, vms })
     }
 }
 
@@ -210,13 +210,13 @@ fn planned(path: &Path, json: VmJson) -> Result<PlannedVm, PlanError> {
     let options = PlannedOptions {
         is_raw: matches!(json.format, Some(FormatWord::Raw)),
         allow_smaller: json.allow_smaller,
-        full_every: json.full_every.map(|Period(period)| period),
+        full_every: json.full_every.map(|PlanPeriod(period)| period),
     };
     check_name(path, &vm)?;
     let of_qemu = json.nbd.is_some() || json.freeze.is_some() || json.agent_socket.is_some();
     let source = match (json.disks, json.qmp, json.nodes) {
-        (Some(Named(disks)), None, None) if !of_qemu => PlannedSource::Files(disks),
-        (None, Some(socket), Some(Named(nodes))) => {
+        (Some(NamedEntries(disks)), None, None) if !of_qemu => PlannedSource::Files(disks),
+        (None, Some(socket), Some(NamedEntries(nodes))) => {
             let freeze = match (json.freeze, json.agent_socket) {
                 (Some(FreezeWord::Agent), named) => Some(FreezeMethod::Agent(named)),
                 (None, None) => None,
@@ -270,7 +270,7 @@ fn check_name(path: &Path, name: &str) -> Result<(), PlanError> {
 }
 
 /// The first VM that two plans have.
-pub fn vm_in_two_plans(plans: &[Plan]) -> Option<VmInTwoPlans<'_>> {
+pub fn vm_in_two_plans(plans: &[BackupPlan]) -> Option<VmInTwoPlans<'_>> {
     let mut seen: HashMap<&str, &Path> = HashMap::new();
     for plan in plans {
         for vm in &plan.vms {
@@ -286,8 +286,8 @@ pub fn vm_in_two_plans(plans: &[Plan]) -> Option<VmInTwoPlans<'_>> {
 mod tests {
     use super::*;
 
-    fn parse(json: &str) -> Result<Plan, PlanError> {
-        Plan::parse(Path::new("h1.json"), json.as_bytes())
+    fn parse(json: &str) -> Result<BackupPlan, PlanError> {
+        BackupPlan::parse(Path::new("h1.json"), json.as_bytes())
     }
 
     fn refused(json: &str) -> String {
@@ -384,7 +384,7 @@ mod tests {
         assert!(vm(r#","qmp":"q","nodes":{"sda":""}"#).contains("has the name \"\""));
         assert!(refused("{").contains("is not a plan: EOF"));
         assert!(refused(r#"{"v":2,"vms":[]}"#).contains("has version 2, and this build reads 1"));
-        assert!(Plan::parse(Path::new("p"), br#"{"v":1,"vms":[]}"#).unwrap().vms.is_empty());
+        assert!(BackupPlan::parse(Path::new("p"), br#"{"v":1,"vms":[]}"#).unwrap().vms.is_empty());
         assert!(refused(r#"{"v":1,"vms":[],"more":0}"#).contains("unknown field `more`"));
         let disks = r#""disks":{"sda":"f"}"#;
         let two = refused(&format!(r#"{{"v":1,"vms":[{{"vm":"a",{disks}}},{{"vm":"a",{disks}}}]}}"#));
@@ -400,7 +400,7 @@ mod tests {
         assert!(matches!(parse(&many), Err(PlanError::Disks { found: 129, .. })));
         let vms = vec![r#"{"vm":"a"}"#; MAX_VMS + 1].join(",");
         assert!(matches!(parse(&format!(r#"{{"v":1,"vms":[{vms}]}}"#)), Err(PlanError::Vms { .. })));
-        let missing = Plan::read(Path::new("/nowhere/plan.json")).unwrap_err().to_string();
+        let missing = BackupPlan::read(Path::new("/nowhere/plan.json")).unwrap_err().to_string();
         assert!(missing.starts_with("cannot read the plan file /nowhere/plan.json: "));
     }
 
@@ -408,7 +408,7 @@ mod tests {
     fn a_vm_of_two_plans_is_found() {
         let plan = |path: &str, vm: &str| {
             let json = format!(r#"{{"v":1,"vms":[{{"vm":"{vm}","disks":{{"sda":"f"}}}}]}}"#);
-            Plan::parse(Path::new(path), json.as_bytes()).unwrap()
+            BackupPlan::parse(Path::new(path), json.as_bytes()).unwrap()
         };
         let plans = [plan("h1.json", "a"), plan("h2.json", "b"), plan("h3.json", "a")];
         assert_eq!(vm_in_two_plans(&plans[..2]), None);

@@ -18,13 +18,13 @@ mod parts;
 pub use count::{
     ANSWER_BYTES, ANSWERS_BYTES, CHUNK_BYTES, NotARoundCount, RoundCount, RoundLimits, round_count,
 };
-pub use parts::{PAGE_BYTES, Part, VmChanges, parts};
+pub use parts::{PAGE_BYTES, VmChanges, VmPart, parts};
 
 /// Divides the VMs of a host into rounds: small VMs first, and those that missed windows before their size's
 /// turn.
 ///
 /// There are more rounds than [`round_count`] says where parts do not fit the memory otherwise.
-pub fn plan(vms: &[VmChanges], limits: &RoundLimits) -> Vec<Vec<Part>> {
+pub fn plan(vms: &[VmChanges], limits: &RoundLimits) -> Vec<Vec<VmPart>> {
     let parts = parts(vms, limits);
     let total = sum(parts.iter().flatten());
     let count = round_count(total, parts.iter().map(Vec::len).sum(), limits);
@@ -39,13 +39,13 @@ pub fn plan(vms: &[VmChanges], limits: &RoundLimits) -> Vec<Vec<Part>> {
     rounds
 }
 
-fn sum<'a>(parts: impl IntoIterator<Item = &'a Part>) -> u64 {
+fn sum<'a>(parts: impl IntoIterator<Item = &'a VmPart>) -> u64 {
     parts.into_iter().fold(0, |sum, part| sum.saturating_add(part.changed_bytes))
 }
 
 /// The parts of each VM, the last first; VMs by changed bytes / (1 + missed windows).
-fn in_order(vms: &[VmChanges], parts: Vec<Vec<Part>>) -> Vec<Vec<Part>> {
-    let mut order: Vec<(u64, Vec<Part>)> = parts
+fn in_order(vms: &[VmChanges], parts: Vec<Vec<VmPart>>) -> Vec<Vec<VmPart>> {
+    let mut order: Vec<(u64, Vec<VmPart>)> = parts
         .into_iter()
         .zip(vms)
         .map(|(mut parts, vm)| {
@@ -60,8 +60,8 @@ fn in_order(vms: &[VmChanges], parts: Vec<Vec<Part>>) -> Vec<Vec<Part>> {
 
 /// One round. First whoever has as many parts left as there are rounds, or more; then, in order, one part of
 /// each other VM until the round has its share.
-fn fill(waiting: &mut [Vec<Part>], share: u64, rounds_left: u64, most_bytes: u64) -> Vec<Part> {
-    let mut round = Round::default();
+fn fill(waiting: &mut [Vec<VmPart>], share: u64, rounds_left: u64, most_bytes: u64) -> Vec<VmPart> {
+    let mut round = RoundFill::default();
     let (urgent, others): (Vec<_>, Vec<_>) =
         waiting.iter_mut().partition(|parts| parts.len() as u64 >= rounds_left);
     for parts in urgent {
@@ -78,14 +78,14 @@ fn fill(waiting: &mut [Vec<Part>], share: u64, rounds_left: u64, most_bytes: u64
 }
 
 #[derive(Default)]
-struct Round {
-    parts: Vec<Part>,
+struct RoundFill {
+    parts: Vec<VmPart>,
     changed_bytes: u64,
 }
 
-impl Round {
+impl RoundFill {
     /// Takes the next part of a VM, unless its answers do not fit beside others.
-    fn take_if_it_fits(&mut self, of: &mut Vec<Part>, most_bytes: u64) {
+    fn take_if_it_fits(&mut self, of: &mut Vec<VmPart>, most_bytes: u64) {
         if let Some(part) = of.last() {
             let longer = self.changed_bytes.saturating_add(part.changed_bytes);
             if self.parts.is_empty() || longer <= most_bytes {
@@ -112,7 +112,7 @@ mod tests {
     }
 
     /// VMs of each round.
-    fn vms_of(rounds: &[Vec<Part>]) -> Vec<Vec<usize>> {
+    fn vms_of(rounds: &[Vec<VmPart>]) -> Vec<Vec<usize>> {
         rounds.iter().map(|round| round.iter().map(|part| part.vm).collect()).collect()
     }
 

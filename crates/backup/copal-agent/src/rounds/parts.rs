@@ -15,7 +15,7 @@ pub struct VmChanges {
 
 /// A run of pages of one VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct VmPart {
     /// Place of the VM in the list that was given.
     pub vm: usize,
     /// Number of the part within its VM, from 0.
@@ -30,7 +30,7 @@ pub struct Part {
 
 /// Cuts each VM into parts of about the average of all VMs, whose answers fit the memory. Each VM has at
 /// least one.
-pub fn parts(vms: &[VmChanges], limits: &RoundLimits) -> Vec<Vec<Part>> {
+pub fn parts(vms: &[VmChanges], limits: &RoundLimits) -> Vec<Vec<VmPart>> {
     let total: u64 = vms.iter().flat_map(|vm| &vm.pages).fold(0, |sum, page| sum.saturating_add(*page));
     let average = total.div_ceil(vms.len().max(1) as u64);
     let most_bytes = limits.most_bytes();
@@ -38,17 +38,17 @@ pub fn parts(vms: &[VmChanges], limits: &RoundLimits) -> Vec<Vec<Part>> {
 }
 
 /// Equal parts, as many as the average goes into the VM; a part ends early where its answers would not fit.
-fn cut(vm: usize, pages: &[u64], average: u64, most_bytes: u64) -> Vec<Part> {
+fn cut(vm: usize, pages: &[u64], average: u64, most_bytes: u64) -> Vec<VmPart> {
     let changed = pages.iter().fold(0_u64, |sum, page| sum.saturating_add(*page));
     let equal = changed.div_ceil((changed / average.max(1)).max(1));
     let mut parts = Vec::new();
-    let mut part = Part { vm, part: 0, first_page: 0, pages: 0, changed_bytes: 0 };
+    let mut part = VmPart { vm, part: 0, first_page: 0, pages: 0, changed_bytes: 0 };
     for &page in pages {
         let longer = part.changed_bytes.saturating_add(page);
         let is_full = part.changed_bytes >= equal && page > 0;
         if part.pages > 0 && (is_full || longer > most_bytes) {
             parts.push(part);
-            part = Part {
+            part = VmPart {
                 vm,
                 part: part.part + 1,
                 first_page: part.first_page + part.pages,

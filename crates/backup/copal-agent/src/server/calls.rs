@@ -3,7 +3,7 @@
 use super::Shared;
 use crate::{
     control::refusal,
-    messages::{Ask, JSON_BYTES, Marker, MessageError, VERSION, instance},
+    messages::{AskMessage, JSON_BYTES, MarkerMessage, MessageError, VERSION, instance},
     network::check_hello,
 };
 use bytes::Bytes;
@@ -38,7 +38,7 @@ impl CallHandler for Shared {
                 Ok(encoded(&messages::AgentHello { version: VERSION, name }))
             }
             Method::AgentAsk => {
-                let (host, ask) = Ask::of_message(&read(message)?).map_err(invalid)?;
+                let (host, ask) = AskMessage::of_message(&read(message)?).map_err(invalid)?;
                 self.outbox.hear(host);
                 let shared = Arc::clone(&self);
                 blocking(move || {
@@ -48,7 +48,7 @@ impl CallHandler for Shared {
                 self.accepted()
             }
             Method::AgentMark => {
-                let (host, marker) = Marker::of_message(&read(message)?).map_err(invalid)?;
+                let (host, marker) = MarkerMessage::of_message(&read(message)?).map_err(invalid)?;
                 self.detect.mark(&marker, host);
                 self.accepted()
             }
@@ -62,7 +62,7 @@ impl CallHandler for Shared {
                         "answers were dropped: they were not taken in time",
                     ));
                 };
-                let answers = answers.into_iter().map(crate::messages::Answers::into_message).collect();
+                let answers = answers.into_iter().map(crate::messages::AnswerMessage::into_message).collect();
                 Ok(encoded(&messages::AgentAnswers { page, answers }))
             }
             Method::AgentCommand => {

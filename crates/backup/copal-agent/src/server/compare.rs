@@ -13,12 +13,12 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// Tells the compare thread that something may be due.
 #[derive(Default)]
-pub(super) struct Due {
+pub(super) struct CompareSignal {
     woken: Mutex<bool>,
     changed: Condvar,
 }
 
-impl Due {
+impl CompareSignal {
     pub(super) fn wake(&self) {
         *self.woken.lock() = true;
         self.changed.notify_one();

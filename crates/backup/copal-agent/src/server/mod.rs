@@ -17,7 +17,8 @@
 //!   limits.
 //! - Every thread has ended when [`Server::stop`] returns, or the server is dropped.
 //!
-//! Not here: comparing (`Detect`), carrying out commands (`Control`), connections (`copal_server::CallListener`).
+//! Not here: the comparison (`BatchDetector`), execution of commands (`CommandService`), connections
+//! (`copal_server::CallListener`).
 
 mod calls;
 mod compare;
@@ -26,11 +27,11 @@ mod outbox;
 #[cfg(test)]
 mod tests;
 
-use crate::{control::Control, network};
-use compare::Due;
+use crate::{control::CommandService, network};
+use compare::CompareSignal;
 use copal_server::{CallListener, ClassBudgets, TrafficCounters};
-pub use options::{Detect, ServerCounts, ServerOptions};
-use outbox::Outbox;
+pub use options::{BatchDetector, ServerCounts, ServerOptions};
+use outbox::AnswerOutbox;
 use std::{
     io,
     net::SocketAddr,
@@ -43,9 +44,9 @@ use std::{
 };
 use tokio::runtime::Runtime;
 
-/// Room for calls. A call that waits for answers counts 1 KiB, so 64 MiB are 65,536 askers.
+/// Memory for calls. A call that waits for answers counts 1 KiB, so 64 MiB are 65,536 askers.
 const BUDGETS: ClassBudgets = ClassBudgets { control: 4 << 20, small: 64 << 20, bulk: 4 << 20, recovery: 0 };
-/// Pause between two looks at the stop flag.
+/// Poll interval of the stop flag.
 const LOOK: Duration = Duration::from_millis(100);
 /// How long calls under way may take once the server stops.
 const TO_STOP: Duration = Duration::from_secs(10);
@@ -53,11 +54,11 @@ const TO_STOP: Duration = Duration::from_secs(10);
 /// State of all threads.
 struct Shared {
     options: ServerOptions,
-    detect: Arc<dyn Detect>,
-    control: Arc<dyn Control>,
+    detect: Arc<dyn BatchDetector>,
+    control: Arc<dyn CommandService>,
     commands: AtomicUsize,
-    outbox: Outbox,
-    due: Due,
+    outbox: AnswerOutbox,
+    due: CompareSignal,
     stop: Arc<AtomicBool>,
 }
 
@@ -83,8 +84,8 @@ impl Server {
     /// When the address cannot be listened at, or the system gives no threads.
     pub fn start(
         options: ServerOptions,
-        detect: Arc<dyn Detect>,
-        control: Arc<dyn Control>,
+        detect: Arc<dyn BatchDetector>,
+        control: Arc<dyn CommandService>,
         stop: Arc<AtomicBool>,
     ) -> io::Result<Server> {
         let tls = options.network.credentials().server_tls().map_err(io::Error::other)?;
@@ -95,9 +96,9 @@ impl Server {
             .with_budgets(&BUDGETS);
         let (address, traffic) = (listener.address()?, listener.traffic());
         let shared = Arc::new(Shared {
-            outbox: Outbox::new(outbox::Bounds::of(&options)),
+            outbox: AnswerOutbox::new(outbox::OutboxBounds::of(&options)),
             commands: AtomicUsize::new(0),
-            due: Due::default(),
+            due: CompareSignal::default(),
             options,
             detect,
             control,

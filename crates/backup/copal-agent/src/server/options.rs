@@ -1,8 +1,8 @@
 //! Options of a server: the comparing side, the address, its bounds.
 
 use crate::{
-    messages::{Answers, Ask, Marker},
-    network::Network,
+    messages::{AnswerMessage, AskMessage, MarkerMessage},
+    network::FleetNetwork,
 };
 use std::{
     io,
@@ -11,16 +11,16 @@ use std::{
 
 /// Compares what hosts ask with what is known. Shared by the readers of all connections and the compare
 /// thread.
-pub trait Detect: Send + Sync {
+pub trait BatchDetector: Send + Sync {
     /// Keeps a batch until its partition is compared. A batch that comes again (its host lost the connection)
     /// is kept once, and answered again if it was compared already.
     /// # Errors
     /// A sentence that the asker is told: this batch will not be answered here.
-    fn take(&self, ask: &Ask, host: [u8; 16]) -> Result<(), String>;
+    fn take(&self, ask: &AskMessage, host: [u8; 16]) -> Result<(), String>;
 
     /// `host` has asked all it will ask in this round. May be said twice, and after a marker batches may
     /// still come from a host that did not get its answers elsewhere.
-    fn mark(&self, marker: &Marker, host: [u8; 16]);
+    fn mark(&self, marker: &MarkerMessage, host: [u8; 16]);
 
     /// A partition that should be compared now: all markers are in, or it waited long enough.
     fn due(&self, now: Instant) -> Option<u32>;
@@ -28,7 +28,7 @@ pub trait Detect: Send + Sync {
     /// Compares one partition, and replies to the hosts that asked. A reply waits while the outbox is full.
     /// # Errors
     /// When files fail; the asks stay unanswered.
-    fn compare(&self, partition: u32, reply: &mut dyn FnMut([u8; 16], Answers)) -> io::Result<()>;
+    fn compare(&self, partition: u32, reply: &mut dyn FnMut([u8; 16], AnswerMessage)) -> io::Result<()>;
 }
 
 /// How a server listens, and its bounds.
@@ -39,7 +39,7 @@ pub struct ServerOptions {
     /// Our name among the members.
     pub name: String,
     /// Certificate of the server and its authority.
-    pub network: Network,
+    pub network: FleetNetwork,
     /// Most bytes of answers that wait to be taken, over all askers.
     pub outbox_bytes: usize,
     /// Most of them for one asker.
@@ -53,7 +53,7 @@ pub struct ServerOptions {
 impl ServerOptions {
     /// The usual bounds.
     #[must_use]
-    pub fn new(listen: &str, name: &str, network: Network) -> ServerOptions {
+    pub fn new(listen: &str, name: &str, network: FleetNetwork) -> ServerOptions {
         ServerOptions {
             listen: listen.to_owned(),
             name: name.to_owned(),

@@ -8,7 +8,7 @@
 //!   answers. An asker that takes nothing for [`STALLED`] loses them, too. Its next call says so.
 
 use super::options::ServerOptions;
-use crate::messages::{Answers, Instance};
+use crate::messages::{AnswerMessage, Instance};
 use parking_lot::{Condvar, Mutex};
 use std::{
     collections::{HashMap, VecDeque},
@@ -29,15 +29,15 @@ const PAGE_BYTES: usize = 128 << 10;
 
 /// Bounds of an outbox.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
+pub(super) struct OutboxBounds {
     pub(super) all_bytes: usize,
     pub(super) host_bytes: usize,
     pub(super) patience: Duration,
 }
 
-impl Bounds {
-    pub(super) fn of(options: &ServerOptions) -> Bounds {
-        Bounds {
+impl OutboxBounds {
+    pub(super) fn of(options: &ServerOptions) -> OutboxBounds {
+        OutboxBounds {
             all_bytes: options.outbox_bytes,
             host_bytes: options.outbox_host_bytes,
             patience: options.outbox_patience,
@@ -46,12 +46,12 @@ impl Bounds {
 }
 
 /// Answers for one asker.
-struct Host {
-    waiting: VecDeque<Answers>,
+struct AskerQueue {
+    waiting: VecDeque<AnswerMessage>,
     /// Of `waiting` and `page`.
     bytes: usize,
     /// The page for the asker's next call, until the asker has received it, and its number.
-    page: Vec<Answers>,
+    page: Vec<AnswerMessage>,
     page_number: u64,
     /// Number of its newest call.
     call: u64,
@@ -61,8 +61,8 @@ struct Host {
     ready: Arc<Notify>,
 }
 
-struct State {
-    hosts: HashMap<Instance, Host>,
+struct OutboxState {
+    hosts: HashMap<Instance, AskerQueue>,
     bytes: usize,
     slow: u64,
     undeliverable: u64,
@@ -71,15 +71,15 @@ struct State {
 }
 
 /// See the module.
-pub(super) struct Outbox {
-    bounds: Bounds,
-    state: Mutex<State>,
+pub(super) struct AnswerOutbox {
+    bounds: OutboxBounds,
+    state: Mutex<OutboxState>,
     room: Condvar,
 }
 
-impl Outbox {
-    pub(super) fn new(bounds: Bounds) -> Outbox {
-        let state = State {
+impl AnswerOutbox {
+    pub(super) fn new(bounds: OutboxBounds) -> AnswerOutbox {
+        let state = OutboxState {
             hosts: HashMap::new(),
             bytes: 0,
             slow: 0,
@@ -87,7 +87,7 @@ impl Outbox {
             ended: false,
             looked: Instant::now(),
         };
-        Outbox { bounds, state: Mutex::new(state), room: Condvar::new() }
+        AnswerOutbox { bounds, state: Mutex::new(state), room: Condvar::new() }
     }
 
     /// An asker is there: answers for it are kept from now on.
@@ -98,7 +98,7 @@ impl Outbox {
     }
 
     /// Adds answers for an asker, after waiting for room. Blocks.
-    pub(super) fn put(&self, host: Instance, answers: Answers) {
+    pub(super) fn put(&self, host: Instance, answers: AnswerMessage) {
         let mut state = self.state.lock();
         let bytes = answers.bytes();
         state.drop_stalled();
@@ -127,7 +127,7 @@ impl Outbox {
         host: Instance,
         received: u64,
         wait: Duration,
-    ) -> Option<(u64, Vec<Answers>)> {
+    ) -> Option<(u64, Vec<AnswerMessage>)> {
         let end = tokio::time::Instant::now() + wait;
         let call = {
             let mut state = self.state.lock();
@@ -191,7 +191,7 @@ fn fits(held: usize, len: usize, bound: usize) -> bool {
     held == 0 || held + len <= bound
 }
 
-impl Host {
+impl AskerQueue {
     /// Makes the next page of the waiting answers, unless one is there.
     fn fill_page(&mut self) {
         let mut bytes = 0;
@@ -210,7 +210,7 @@ impl Host {
     }
 }
 
-impl State {
+impl OutboxState {
     /// A call begins, whose asker has received pages up to `received`: its number. `None`: answers were
     /// dropped.
     fn begin_call(&mut self, host: Instance, received: u64, room: &Condvar) -> Option<u64> {
@@ -233,9 +233,9 @@ impl State {
         Some(call)
     }
 
-    fn hear(&mut self, host: Instance) -> &mut Host {
+    fn hear(&mut self, host: Instance) -> &mut AskerQueue {
         let now = Instant::now();
-        let entry = self.hosts.entry(host).or_insert_with(|| Host {
+        let entry = self.hosts.entry(host).or_insert_with(|| AskerQueue {
             waiting: VecDeque::new(),
             bytes: 0,
             page: Vec::new(),
@@ -250,7 +250,7 @@ impl State {
     }
 
     /// An asker that is gone has room for everything.
-    fn has_room(&self, host: Instance, len: usize, bounds: &Bounds) -> bool {
+    fn has_room(&self, host: Instance, len: usize, bounds: &OutboxBounds) -> bool {
         self.ended
             || self.hosts.get(&host).is_none_or(|entry| {
                 entry.has_lost
@@ -259,7 +259,7 @@ impl State {
     }
 
     /// Room for `len` bytes to `host` did not come: drops the answers that are to blame.
-    fn drop_slowest(&mut self, host: Instance, len: usize, bounds: &Bounds) {
+    fn drop_slowest(&mut self, host: Instance, len: usize, bounds: &OutboxBounds) {
         let slowest = match self.hosts.get(&host) {
             Some(entry) if !fits(entry.bytes, len, bounds.host_bytes) => Some(host),
             _ => self.hosts.iter().max_by_key(|(_, entry)| entry.bytes).map(|(&host, _)| host),
@@ -288,12 +288,12 @@ impl State {
             return;
         }
         self.looked = now;
-        let silent = |entry: &Host| now.duration_since(entry.heard);
-        let has_stalled = |entry: &Host| entry.bytes > 0 && silent(entry) > STALLED;
+        let silent = |entry: &AskerQueue| now.duration_since(entry.heard);
+        let has_stalled = |entry: &AskerQueue| entry.bytes > 0 && silent(entry) > STALLED;
         let stalled: Vec<Instance> =
             self.hosts.iter().filter(|(_, entry)| has_stalled(entry)).map(|(&host, _)| host).collect();
         stalled.into_iter().for_each(|host| self.drop_slow(host));
-        let State { hosts, bytes, .. } = self;
+        let OutboxState { hosts, bytes, .. } = self;
         hosts.retain(|_, entry| {
             let stays = silent(entry) <= FORGOTTEN;
             *bytes -= if stays { 0 } else { entry.bytes };

@@ -1,14 +1,14 @@
-use super::outbox::{Bounds, Outbox};
-use crate::messages::Answers;
+use super::outbox::{AnswerOutbox, OutboxBounds};
+use crate::messages::AnswerMessage;
 use std::{thread, time::Duration};
 
-const BOUNDS: Bounds = Bounds { all_bytes: 300_000, host_bytes: 100_000, patience: HANG };
+const BOUNDS: OutboxBounds = OutboxBounds { all_bytes: 300_000, host_bytes: 100_000, patience: HANG };
 /// It only ends a test that hangs.
 const HANG: Duration = Duration::from_secs(60);
 
 /// Answers of about so many bytes.
-fn answers(batch: u64, bytes: usize) -> Answers {
-    Answers { job: [1; 16], round: 0, batch, partition: 0, generation: 0, codes: vec![0; bytes / 4] }
+fn answers(batch: u64, bytes: usize) -> AnswerMessage {
+    AnswerMessage { job: [1; 16], round: 0, batch, partition: 0, generation: 0, codes: vec![0; bytes / 4] }
 }
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -18,7 +18,7 @@ fn runtime() -> tokio::runtime::Runtime {
 #[test]
 fn what_waits_stays_within_its_bounds_and_arrives_in_order() {
     const MESSAGES: u64 = 400;
-    let outbox = Outbox::new(BOUNDS);
+    let outbox = AnswerOutbox::new(BOUNDS);
     thread::scope(|scope| {
         for host in 0..5u8 {
             outbox.hear([host; 16]);
@@ -53,7 +53,7 @@ fn what_waits_stays_within_its_bounds_and_arrives_in_order() {
 
 #[test]
 fn answers_longer_than_a_bound_go_alone() {
-    let outbox = Outbox::new(BOUNDS);
+    let outbox = AnswerOutbox::new(BOUNDS);
     outbox.hear([1; 16]);
     outbox.put([1; 16], answers(7, 1 << 20));
     let (page, taken) = runtime().block_on(outbox.take([1; 16], 0, HANG)).unwrap();
@@ -62,9 +62,9 @@ fn answers_longer_than_a_bound_go_alone() {
 
 #[test]
 fn the_asker_with_the_most_bytes_loses_them_when_there_is_no_room() {
-    let bounds = Bounds { all_bytes: 200_000, host_bytes: 150_000, patience: Duration::from_millis(1) };
+    let bounds = OutboxBounds { all_bytes: 200_000, host_bytes: 150_000, patience: Duration::from_millis(1) };
     // Nothing is taken: everything stays where it was put.
-    let outbox = Outbox::new(bounds);
+    let outbox = AnswerOutbox::new(bounds);
     let [a, b, c] = [[1; 16], [2; 16], [3; 16]];
     [a, b, c].into_iter().for_each(|host| outbox.hear(host));
     outbox.put(a, answers(0, 120_000));
@@ -87,7 +87,7 @@ fn the_asker_with_the_most_bytes_loses_them_when_there_is_no_room() {
 /// An earlier call may be of a connection that has ended: it gets nothing any more.
 #[test]
 fn the_newest_call_gets_the_answers() {
-    let outbox = Outbox::new(BOUNDS);
+    let outbox = AnswerOutbox::new(BOUNDS);
     let outbox = &outbox;
     let take = || runtime().block_on(outbox.take([1; 16], 0, HANG)).unwrap().1.len();
     thread::scope(|scope| {
@@ -104,7 +104,7 @@ fn the_newest_call_gets_the_answers() {
 /// A peer may claim to have received any page: its own answers still come, each once it was taken.
 #[test]
 fn any_claimed_page_is_answered() {
-    let outbox = Outbox::new(BOUNDS);
+    let outbox = AnswerOutbox::new(BOUNDS);
     let take = |received| runtime().block_on(outbox.take([1; 16], received, Duration::ZERO)).unwrap();
     assert_eq!(take(u64::MAX), (u64::MAX, Vec::new()));
     for batch in 0..2 {
@@ -118,7 +118,7 @@ fn any_claimed_page_is_answered() {
 
 #[test]
 fn the_end_wakes_what_waits() {
-    let outbox = Outbox::new(Bounds { host_bytes: 1000, ..BOUNDS });
+    let outbox = AnswerOutbox::new(OutboxBounds { host_bytes: 1000, ..BOUNDS });
     thread::scope(|scope| {
         outbox.hear([1; 16]);
         outbox.put([1; 16], answers(0, 1000));

@@ -1,7 +1,7 @@
 //! Repairs of leaks behind jobs.
 
 use crate::world::{Fleet, Running};
-use copal_agent::{agent::RepairOutcome, coordinate, job_report::JobReport};
+use copal_agent::{agent::RepairOutcome, coordinator, job_report::JobReport};
 use copal_backup::{CancelFlag, Silent};
 use copal_testkit::Random;
 use std::{
@@ -22,7 +22,7 @@ fn start(fleet: &Fleet, share_percent: u8) -> Running {
 
 /// A job behind which agents have done what they do between jobs: those are over when the next begins.
 fn job(fleet: &Fleet, repairs: usize) -> JobReport {
-    let begun = coordinate::begin(&fleet.repository, &fleet.options("auto")).unwrap();
+    let begun = coordinator::begin(&fleet.repository, &fleet.options("auto")).unwrap();
     let report = begun.wait(&CancelFlag::new(), &mut |_| ());
     assert!(report.is_complete(), "{report:?}");
     let end = Instant::now() + HANG;

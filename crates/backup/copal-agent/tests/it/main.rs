@@ -2,7 +2,7 @@
 
 mod jobs;
 mod leak;
-mod missing;
-mod settling;
+mod missing_agents;
+mod settlement;
 mod stand_in;
 mod world;

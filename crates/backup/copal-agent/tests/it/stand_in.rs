@@ -3,7 +3,7 @@
 use crate::world::Fleet;
 use copal_agent::{
     agent::{VmBytes, VmState, VmStatus},
-    coordinate,
+    coordinator,
     job_report::{AgentReport, JobReport},
 };
 use copal_testkit::Random;
@@ -16,7 +16,11 @@ use std::{
 /// It only ends a test that hangs.
 const HANG: Duration = Duration::from_secs(120);
 
-fn look_until(begun: &coordinate::Begun, what: &str, come: impl Fn(&[AgentReport]) -> bool) -> JobReport {
+fn look_until(
+    begun: &coordinator::StartedJob,
+    what: &str,
+    come: impl Fn(&[AgentReport]) -> bool,
+) -> JobReport {
     let end = Instant::now() + HANG;
     loop {
         let report = begun.look();
@@ -47,7 +51,7 @@ fn the_stand_in_answers_for_an_owner_that_goes_in_the_middle_of_a_job() {
         fleet.start_as(name, plan, open(), |options| options.read_limit = Some(2 << 20))
     });
     let gone = fleet.start_with("h3", fleet.plan_of_disks("h3", &[]), open());
-    let begun = coordinate::begin(&fleet.repository, &fleet.options("auto")).unwrap();
+    let begun = coordinator::begin(&fleet.repository, &fleet.options("auto")).unwrap();
     let has_asked =
         |agent: &AgentReport| agent.status.as_ref().is_some_and(|status| status.message_bytes > 2000);
     let asked = look_until(&begun, "questions", |agents| agents[..2].iter().all(has_asked));

@@ -2,9 +2,9 @@
 
 use copal_agent::{
     agent::{Agent, AgentOptions},
-    coordinate::{self, JobOptions},
+    coordinator::{self, JobOptions},
     job_report::JobReport,
-    scheme::Scheme,
+    scheme::DedupScheme,
 };
 use copal_backup::{CancelFlag, IndexHome, InitOptions, Layout, Repository, Role, Unlock};
 use copal_volume::MemoryStore;
@@ -146,7 +146,7 @@ impl Fleet {
         JobOptions {
             rounds: rounds.to_owned(),
             timeout: Duration::from_secs(30),
-            scheme: Scheme::Collaborative,
+            scheme: DedupScheme::Collaborative,
         }
     }
 
@@ -156,7 +156,7 @@ impl Fleet {
 
     /// Runs a job to its end.
     pub(crate) fn job_in(&self, rounds: &str) -> JobReport {
-        let begun = coordinate::begin(&self.repository, &self.options(rounds)).unwrap();
+        let begun = coordinator::begin(&self.repository, &self.options(rounds)).unwrap();
         let mut report = begun.wait(&CancelFlag::new(), &mut |_| ());
         begun.wait_for_checks(&self.repository, &mut report).unwrap();
         report

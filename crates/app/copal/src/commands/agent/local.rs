@@ -12,7 +12,7 @@ use crate::{
     place::RepositoryPlace,
 };
 use copal_agent::{
-    coordinate::{self, JobError},
+    coordinator::{self, JobError},
     job_report::JobReport,
 };
 use copal_backup::{HolderInfo, Repository, popular::PopularStatus};
@@ -169,7 +169,7 @@ fn answer_to(question: &AgentQuestion, repository: &Repository) -> AgentAnswer {
 }
 
 fn report_of(repository: &Repository, job: Option<&str>) -> Result<AgentAnswer, JobError> {
-    let begun = coordinate::find(repository, job)?;
+    let begun = coordinator::find(repository, job)?;
     let mut report = begun.look();
     begun.note_spoilers(repository, &mut report)?;
     Ok(AgentAnswer::Job(Box::new(report)))

@@ -2,7 +2,7 @@
 
 use super::super::CommandContext;
 use crate::asker::{self, PART_BYTES};
-use copal_agent::agent::Client;
+use copal_agent::agent::FleetClient;
 use copal_backup::{
     BackupRequest, BackupSummary, Collaboration, Error, Holder, LeaseWatch, Progress, Repository, Result,
     peers::Writer,
@@ -23,7 +23,7 @@ pub(super) fn run(
     let name = asker::own_name();
     request.holder = Holder { name: name.clone(), address: String::new() };
     let spool = asker::spool_directory()?;
-    let client = Client::connect(repository, &name, spool.path(), timeout)?;
+    let client = FleetClient::connect(repository, &name, spool.path(), timeout)?;
     if client.is_none() {
         progress
             .notice("no agent can be asked: only chunks that are popular already are shared with other VMs");

@@ -8,7 +8,7 @@ use crate::{
     human,
     place::RepositoryPlace,
 };
-use copal_agent::agent::{Agent, AgentOptions, Client};
+use copal_agent::agent::{Agent, AgentOptions, FleetClient};
 use copal_backup::{
     CleanUpOptions, CleanUpSummary, Collaboration, Error, PruneOptions, Repository, Vm, peers::Writer,
 };
@@ -58,7 +58,7 @@ fn with_agents(
         RepositoryPlace::Cluster(_) => None,
         RepositoryPlace::Store(_) => Some(start_own(context, repository, spool.path(), &stop)?),
     };
-    let outcome = Client::connect(repository, &name, spool.path(), words.timeout)
+    let outcome = FleetClient::connect(repository, &name, spool.path(), words.timeout)
         .map_err(Failure::from)
         .and_then(|client| {
             let client = client.ok_or_else(|| {

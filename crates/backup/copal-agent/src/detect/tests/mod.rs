@@ -229,17 +229,17 @@ fn ordinals_that_no_frame_can_have_are_left_out() {
 #[test]
 fn batches_out_of_bounds_are_refused_and_counted() {
     let home = tempfile::tempdir().unwrap();
-    let limits = Limits { spool_bytes: 150, ..Limits::default() };
+    let limits = DetectLimits { spool_bytes: 150, ..DetectLimits::default() };
     let detector = Detector::open_limited(home.path(), 1, 40_000, limits).unwrap();
     let inside = id((0..).find(|&number| id(number)[0] < 0x80).unwrap());
     let outside = id((0..).find(|&number| id(number)[0] >= 0x80).unwrap());
     let take = |partition, ids: &[ShortId]| detector.take(&batch(1, 1, partition), ids);
-    assert!(matches!(take(2, &[inside]), Err(Refusal::NoSuchPartition(2))));
-    assert!(matches!(take(0, &[inside, outside]), Err(Refusal::OutsidePartition(0))));
-    assert!(matches!(take(0, &[]), Err(Refusal::Len(0))));
-    assert!(matches!(take(0, &[inside; MAX_BATCH_IDS + 1]), Err(Refusal::Len(4097))));
+    assert!(matches!(take(2, &[inside]), Err(BatchRefusal::NoSuchPartition(2))));
+    assert!(matches!(take(0, &[inside, outside]), Err(BatchRefusal::OutsidePartition(0))));
+    assert!(matches!(take(0, &[]), Err(BatchRefusal::Len(0))));
+    assert!(matches!(take(0, &[inside; MAX_BATCH_IDS + 1]), Err(BatchRefusal::Len(4097))));
     take(0, &[inside]).unwrap();
-    assert!(matches!(take(1, &[outside]), Err(Refusal::SpoolFull { spooled_bytes: 116 })));
+    assert!(matches!(take(1, &[outside]), Err(BatchRefusal::SpoolFull { spooled_bytes: 116 })));
     assert_eq!(detector.refused(), 5);
     assert_eq!(detector.waiting(), [0]);
     compare(&detector, 0, Instant::now(), &Log::default());
@@ -255,7 +255,7 @@ fn batches_out_of_bounds_are_refused_and_counted() {
 #[test]
 fn memory_stays_within_its_bound_however_much_comes() {
     let home = tempfile::tempdir().unwrap();
-    let limits = Limits { memory_bytes: 2 << 20, ..Limits::default() };
+    let limits = DetectLimits { memory_bytes: 2 << 20, ..DetectLimits::default() };
     let detector = Detector::open_limited(home.path(), 0, 40_000, limits).unwrap();
     let mut log = Log::default();
     (0..10).for_each(|pack| {
@@ -275,7 +275,7 @@ fn memory_stays_within_its_bound_however_much_comes() {
     assert!(compared.slices >= rows_of_all.div_ceil(limits.slice_bytes()), "{compared:?}");
     assert!(compared.peak_bytes <= limits.slice_bytes(), "{compared:?} of {}", limits.slice_bytes());
     for memory_bytes in [0, 2 << 20, 5 << 20, 12 << 20, 64 << 20] {
-        let limits = Limits { memory_bytes, ..limits };
+        let limits = DetectLimits { memory_bytes, ..limits };
         let grants = grants::most_grants(limits.grants_bytes()) as u64 / 7 * 8 * 29;
         let buffers = BUFFERS * BUFFER_BYTES as u64;
         let all = limits.slice_bytes() + limits.new_rows_bytes() + grants + buffers;
@@ -286,7 +286,7 @@ fn memory_stays_within_its_bound_however_much_comes() {
 #[test]
 fn who_finds_no_room_among_the_grants_asks_again() {
     let home = tempfile::tempdir().unwrap();
-    let limits = Limits { memory_bytes: 0, ..Limits::default() };
+    let limits = DetectLimits { memory_bytes: 0, ..DetectLimits::default() };
     let detector = Detector::open_limited(home.path(), 0, 1_000_000, limits).unwrap();
     for vm in 0..3 {
         (0..2).for_each(|half| {

@@ -174,12 +174,12 @@ struct Pair {
     log: Log,
     now: Instant,
     batches: u64,
-    limits: Limits,
+    limits: DetectLimits,
     popular_millionths: u32,
 }
 
 impl Pair {
-    fn new(popular_millionths: u32, limits: Limits) -> Pair {
+    fn new(popular_millionths: u32, limits: DetectLimits) -> Pair {
         let home = tempfile::tempdir().unwrap();
         let detector = Detector::open_limited(home.path(), BITS, popular_millionths, limits).unwrap();
         let twin = Twin {
@@ -280,7 +280,7 @@ proptest! {
         popular_millionths in prop_oneof![Just(300_000_u32), Just(1_000_000), Just(100_000)],
         steps in proptest::collection::vec(step(), 1..60),
     ) {
-        let mut pair = Pair::new(popular_millionths, Limits::default());
+        let mut pair = Pair::new(popular_millionths, DetectLimits::default());
         steps.into_iter().for_each(|step| pair.run(step));
         (0..2).for_each(|partition| assert!(pair.compare(partition) < 2));
     }
@@ -289,7 +289,7 @@ proptest! {
 /// Requests of several slices, index rows of several merges.
 #[test]
 fn slices_and_merges_in_pieces_answer_as_the_twin() {
-    let limits = Limits { memory_bytes: 2 << 20, ..Limits::default() };
+    let limits = DetectLimits { memory_bytes: 2 << 20, ..DetectLimits::default() };
     let mut pair = Pair::new(40_000, limits);
     for job in 0..3 {
         for vm in 0..6 {

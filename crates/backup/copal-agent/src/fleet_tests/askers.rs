@@ -1,13 +1,13 @@
 //! Askers: right answers, and what becomes of wrong, late and missing ones.
 
 use super::{
-    scripted::{Heard, Scripted},
+    scripted_peer::{Heard, Scripted},
     twin::{Manner, Twin, answers_to},
     *,
 };
 use crate::{
-    asker::Patience,
-    messages::{Answers, Ask, BATCH_IDS},
+    asker::AnswerPatience,
+    messages::{AnswerMessage, AskMessage, BATCH_IDS},
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -46,7 +46,7 @@ fn three_agents_that_ask_each_other_wait_for_all_markers() {
     let names = ["h1", "h2", "h3"];
     let servers: Vec<Server> =
         names.iter().zip(&twins).map(|(name, twin)| serve(name, twin.clone())).collect();
-    let members: Vec<Member> =
+    let members: Vec<FleetMember> =
         names.iter().zip(&servers).map(|(name, server)| member(name, server)).collect();
     std::thread::scope(|scope| {
         for host in 0..3u32 {
@@ -175,9 +175,9 @@ fn an_old_generation_is_not_believed() {
 }
 
 /// What a lying peer says to an ask before or instead of the truth.
-fn lies(ask: &Ask) -> Vec<Answers> {
+fn lies(ask: &AskMessage) -> Vec<AnswerMessage> {
     let truth = answers_to(ask);
-    let wrong = |change: &dyn Fn(&mut Answers)| {
+    let wrong = |change: &dyn Fn(&mut AnswerMessage)| {
         let mut lie = truth.clone();
         lie.codes.fill(0);
         change(&mut lie);
@@ -273,7 +273,7 @@ struct Wearing {
     long: AtomicBool,
 }
 
-impl Patience for Wearing {
+impl AnswerPatience for Wearing {
     fn for_others(&self) -> Duration {
         Duration::ZERO
     }
@@ -300,7 +300,7 @@ fn late_answers_are_dropped_and_counted() {
                 Heard::Ask(ask) => kept.push(ask.clone()),
                 // Answers of a round come with the end of the next.
                 Heard::Marker(marker) => {
-                    let (now, later) = kept.drain(..).partition(|ask: &Ask| ask.round < marker.round);
+                    let (now, later) = kept.drain(..).partition(|ask: &AskMessage| ask.round < marker.round);
                     kept = later;
                     now.iter().for_each(|ask| answers.push(answers_to(ask)));
                     if marker.round == 1 {
@@ -334,7 +334,7 @@ fn a_peer_that_sends_what_no_agent_sends_is_left_and_the_others_finish() {
         "h1",
         Box::new(|message, answers| {
             if let Heard::Ask(ask) = message {
-                answers.push(Answers { codes: vec![0; BATCH_IDS + 1], ..answers_to(ask) });
+                answers.push(AnswerMessage { codes: vec![0; BATCH_IDS + 1], ..answers_to(ask) });
             }
             true
         }),

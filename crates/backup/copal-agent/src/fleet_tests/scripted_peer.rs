@@ -1,8 +1,8 @@
 //! A peer that follows a script: its reaction to each message is the test's. Its connections go through a
 //! relay, so that it can end them.
 
-use super::{Detect, Member, Server, serve_with, server_options};
-use crate::messages::{Answers, Ask, Instance, Marker};
+use super::{BatchDetector, FleetMember, Server, serve_with, server_options};
+use crate::messages::{AnswerMessage, AskMessage, Instance, MarkerMessage};
 use parking_lot::Mutex;
 use std::{
     io,
@@ -17,23 +17,23 @@ use std::{
 
 /// A message that a scripted peer gets.
 pub(super) enum Heard<'a> {
-    Ask(&'a Ask),
-    Marker(&'a Marker),
+    Ask(&'a AskMessage),
+    Marker(&'a MarkerMessage),
 }
 
 /// Called with each message and the answers to its sender; `false` ends all connections.
-pub(super) type Script = dyn FnMut(Heard<'_>, &mut Vec<Answers>) -> bool + Send;
+pub(super) type Script = dyn FnMut(Heard<'_>, &mut Vec<AnswerMessage>) -> bool + Send;
 
 /// A peer that follows a script.
 pub(super) struct Scripted {
-    pub(super) member: Member,
+    pub(super) member: FleetMember,
     relay: Arc<Relay>,
     _server: Server,
 }
 
 struct Following {
     script: Mutex<Box<Script>>,
-    answers: Mutex<Vec<(Instance, Answers)>>,
+    answers: Mutex<Vec<(Instance, AnswerMessage)>>,
     relay: Arc<Relay>,
 }
 
@@ -47,13 +47,13 @@ impl Following {
     }
 }
 
-impl Detect for Following {
-    fn take(&self, ask: &Ask, host: Instance) -> Result<(), String> {
+impl BatchDetector for Following {
+    fn take(&self, ask: &AskMessage, host: Instance) -> Result<(), String> {
         self.hear(Heard::Ask(ask), host);
         Ok(())
     }
 
-    fn mark(&self, marker: &Marker, host: Instance) {
+    fn mark(&self, marker: &MarkerMessage, host: Instance) {
         self.hear(Heard::Marker(marker), host);
     }
 
@@ -61,7 +61,7 @@ impl Detect for Following {
         (!self.answers.lock().is_empty()).then_some(0)
     }
 
-    fn compare(&self, _: u32, reply: &mut dyn FnMut(Instance, Answers)) -> io::Result<()> {
+    fn compare(&self, _: u32, reply: &mut dyn FnMut(Instance, AnswerMessage)) -> io::Result<()> {
         let answers = std::mem::take(&mut *self.answers.lock());
         answers.into_iter().for_each(|(host, answers)| reply(host, answers));
         Ok(())
@@ -75,7 +75,7 @@ impl Scripted {
         let following = Following { script: Mutex::new(script), answers, relay: Arc::clone(&relay) };
         let server = serve_with(server_options(name), Arc::new(following));
         let address = relay.start(server.address().to_string());
-        Scripted { member: Member { name: name.to_owned(), address }, relay, _server: server }
+        Scripted { member: FleetMember { name: name.to_owned(), address }, relay, _server: server }
     }
 }
 

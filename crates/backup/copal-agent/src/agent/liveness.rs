@@ -1,6 +1,6 @@
 //! Which agents are there: those whose beats are fresh, each at the address of its newest run.
 
-use crate::asker::Member;
+use crate::asker::FleetMember;
 use copal_backup::{HolderInfo, ListedAgent, Repository};
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,14 +10,14 @@ pub(crate) const SILENT_AFTER: Duration = Duration::from_secs(180);
 /// Agents that were heard of lately, each once.
 /// # Errors
 /// Those of the store.
-pub fn alive(repository: &Repository) -> copal_backup::Result<Vec<Member>> {
+pub fn alive(repository: &Repository) -> copal_backup::Result<Vec<FleetMember>> {
     Ok(found(repository)?.0)
 }
 
 /// Agents that were heard of lately, and all that are listed.
 /// # Errors
 /// Those of the store.
-pub(crate) fn found(repository: &Repository) -> copal_backup::Result<(Vec<Member>, Vec<ListedAgent>)> {
+pub(crate) fn found(repository: &Repository) -> copal_backup::Result<(Vec<FleetMember>, Vec<ListedAgent>)> {
     let holders = repository.holders()?;
     // Behind the beats: an agent beats before it is listed.
     let listed = repository.listed_agents()?;
@@ -26,7 +26,7 @@ pub(crate) fn found(repository: &Repository) -> copal_backup::Result<(Vec<Member
 
 /// Of each name the run that is listed, if it beats, else the one that was heard of last: a run that was
 /// killed leaves beats that may look newer, where a clock went back.
-fn newest_runs(mut holders: Vec<HolderInfo>, listed: &[ListedAgent]) -> Vec<Member> {
+fn newest_runs(mut holders: Vec<HolderInfo>, listed: &[ListedAgent]) -> Vec<FleetMember> {
     holders.retain(|holder| {
         !holder.address.is_empty() && u128::from(holder.beat_age_ms) < SILENT_AFTER.as_millis()
     });
@@ -42,7 +42,8 @@ fn newest_runs(mut holders: Vec<HolderInfo>, listed: &[ListedAgent]) -> Vec<Memb
             _ => drop(newest.insert(holder.name.clone(), holder)),
         }
     }
-    let members = newest.into_values().map(|holder| Member { name: holder.name, address: holder.address });
+    let members =
+        newest.into_values().map(|holder| FleetMember { name: holder.name, address: holder.address });
     members.collect()
 }
 

@@ -9,14 +9,14 @@
 //! popular (`Repository::clean_up_vm`). That takes something away, so a host does it only if its key has the
 //! delete role.
 //!
-//! Not here: VMs of hosts whose keys may not (`crate::settling`).
+//! Not here: VMs of hosts whose keys may not (`crate::settlement`).
 
 use super::{
-    job::{Job, PIPELINE_BYTES},
+    job::{HostJob, PIPELINE_BYTES},
     peers::SettlingPeers,
-    report::Settled,
+    report::SettleOutcome,
 };
-use crate::asker::Member;
+use crate::asker::FleetMember;
 use copal_backup::{CleanUpOptions, Collaboration, Role, Silent, peers::Writer};
 use std::time::{Duration, Instant};
 
@@ -29,10 +29,10 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(
 
 /// Whether another host has stored all its VMs, and whether it knows of chunks that may be given up; an
 /// error: it cannot be asked.
-pub(super) type AskStored<'a> = &'a dyn Fn(&Member) -> Result<(bool, bool), String>;
+pub(super) type AskStored<'a> = &'a dyn Fn(&FleetMember) -> Result<(bool, bool), String>;
 
 /// Settles the VMs of this host; `false`: this host may not, or the job was ended before.
-pub(super) fn run(job: &Job, ask: AskStored<'_>) -> bool {
+pub(super) fn run(job: &HostJob, ask: AskStored<'_>) -> bool {
     if !job.host().repository.roles().has(Role::Delete) {
         return false;
     }
@@ -52,7 +52,7 @@ pub(super) fn run(job: &Job, ask: AskStored<'_>) -> bool {
     !job.ends()
 }
 
-fn settle(job: &Job, vm: &str, options: CleanUpOptions) -> Settled {
+fn settle(job: &HostJob, vm: &str, options: CleanUpOptions) -> SettleOutcome {
     let host = job.host();
     let others = Collaboration {
         peers: &SettlingPeers::new(job),
@@ -64,15 +64,15 @@ fn settle(job: &Job, vm: &str, options: CleanUpOptions) -> Settled {
     settled.map_or_else(
         |error| {
             tracing::warn!(vm, %error, "chunks of this VM may be stored twice: the snapshot stands, `copal pds cleanup` asks again");
-            Settled::Failed(error.to_string())
+            SettleOutcome::Failed(error.to_string())
         },
-        Settled::Done,
+        SettleOutcome::Done,
     )
 }
 
 /// Waits until all hosts of the job have stored their VMs, or are gone, or patience is over. Returns whether
 /// there may be chunks to give up: any host knows of some, or does not say.
-fn wait_for_others(job: &Job, ask: AskStored<'_>) -> bool {
+fn wait_for_others(job: &HostJob, ask: AskStored<'_>) -> bool {
     let patience = Instant::now() + job.age().max(LEAST_PATIENCE);
     let mut has_gain = false;
     for other in job.others() {
@@ -82,7 +82,7 @@ fn wait_for_others(job: &Job, ask: AskStored<'_>) -> bool {
 }
 
 /// `None`: it does not say.
-fn wait_for(job: &Job, (other, ask): (&Member, AskStored<'_>), patience: Instant) -> Option<bool> {
+fn wait_for(job: &HostJob, (other, ask): (&FleetMember, AskStored<'_>), patience: Instant) -> Option<bool> {
     let mut heard = Instant::now();
     let mut pause = PAUSES[0];
     while !job.ends() && Instant::now() < patience {

@@ -4,7 +4,7 @@
 use super::{twin::Twin, *};
 use crate::{
     control,
-    messages::{Answers, Ask, Instance, Marker, VERSION},
+    messages::{AnswerMessage, AskMessage, Instance, MarkerMessage, VERSION},
 };
 use copal_client::{AGENT_NAME, CallError, Connection, TlsCredentials, name_of_agent};
 use copal_proto::{
@@ -37,7 +37,7 @@ impl Peer {
     }
 
     fn ask(&self, batch: u64, ids: usize) {
-        let ask = Ask {
+        let ask = AskMessage {
             job: JOB,
             round: 0,
             vm: 0,
@@ -51,7 +51,7 @@ impl Peer {
     }
 
     fn mark(&self) {
-        let marker = Marker { job: JOB, round: 0, participants: 1, patience_ms: 0 };
+        let marker = MarkerMessage { job: JOB, round: 0, participants: 1, patience_ms: 0 };
         let messages::AgentAccepted {} =
             self.call(Method::AgentMark, &marker.to_message(&self.instance)).unwrap();
     }
@@ -82,7 +82,7 @@ fn a_peer_without_the_secret_is_not_heard_and_members_are_served() {
     let twin = Arc::new(Twin::default());
     let server = serve("h1", twin.clone());
     let address = server.address().to_string();
-    let other = Network::new(&[1; 32]).unwrap();
+    let other = FleetNetwork::new(&[1; 32]).unwrap();
     let refused = other.wait(other.connect(&address, "peer")).err().unwrap().to_string();
     assert!(refused.contains(&address) && refused.contains("another domain"), "{refused}");
     // One that trusts everybody gets no further: it has no certificate of this authority.
@@ -188,7 +188,7 @@ fn who_asks_alone_connects_to_those_it_asks() {
     let twins: Vec<Arc<Twin>> = (0..8).map(|_| Arc::default()).collect();
     let named = twins.iter().enumerate();
     let servers: Vec<Server> = named.map(|(at, twin)| serve(&format!("h{at}"), twin.clone())).collect();
-    let members: Vec<Member> =
+    let members: Vec<FleetMember> =
         servers.iter().enumerate().map(|(at, server)| member(&format!("h{at}"), server)).collect();
     let asker = asker(options(&members, 1), PATIENT);
     let ticket = send(&asker, 1, 0..1);
@@ -202,8 +202,15 @@ fn messages_out_of_their_bounds_are_refused_and_others_served() {
     let server = serve("h1", Arc::new(Twin::default()));
     let (good, bad) = (connect(&server, 1), connect(&server, 2));
     let ask = |change: &dyn Fn(&mut messages::AgentAsk)| {
-        let ask =
-            Ask { job: JOB, round: 0, vm: 0, batch: 0, partition_bits: 3, partition: 0, ids: Vec::new() };
+        let ask = AskMessage {
+            job: JOB,
+            round: 0,
+            vm: 0,
+            batch: 0,
+            partition_bits: 3,
+            partition: 0,
+            ids: Vec::new(),
+        };
         let mut message = ask.to_message(&[2; 16]);
         change(&mut message);
         let refused = bad.call::<messages::AgentAccepted>(Method::AgentAsk, &message);
@@ -254,23 +261,23 @@ struct Flood {
 
 const FLOOD: usize = 3000;
 
-impl Detect for Flood {
-    fn take(&self, _: &Ask, _: [u8; 16]) -> Result<(), String> {
+impl BatchDetector for Flood {
+    fn take(&self, _: &AskMessage, _: [u8; 16]) -> Result<(), String> {
         self.due.fetch_add(1, Ordering::AcqRel);
         Ok(())
     }
 
-    fn mark(&self, _: &Marker, _: [u8; 16]) {}
+    fn mark(&self, _: &MarkerMessage, _: [u8; 16]) {}
 
     fn due(&self, _: Instant) -> Option<u32> {
         (self.due.load(Ordering::Acquire) == 2).then_some(0)
     }
 
-    fn compare(&self, _: u32, reply: &mut dyn FnMut([u8; 16], Answers)) -> io::Result<()> {
+    fn compare(&self, _: u32, reply: &mut dyn FnMut([u8; 16], AnswerMessage)) -> io::Result<()> {
         self.due.store(0, Ordering::Release);
         for batch in 0..FLOOD {
             for host in [1, 2] {
-                let answers = Answers {
+                let answers = AnswerMessage {
                     job: JOB,
                     round: 0,
                     batch: batch as u64,

@@ -4,7 +4,7 @@ use crate::world::{Fleet, Running};
 use copal_agent::{
     agent::AgentOptions,
     job_report::JobReport,
-    settling::{self, SettleOptions, Settlement},
+    settlement::{self, JobSettlement, SettleOptions},
 };
 use copal_backup::{
     BackupRequest, CancelFlag, DiskSource, IndexHome, InitOptions, Layout, ReadData, Repository, Role,
@@ -128,7 +128,7 @@ fn a_job_saves_what_an_exact_index_saves_whatever_its_rounds_and_placement() {
         assert!(report.is_complete(), "{report:?}");
         let share = Bounds::get(&fleet).share(&fleet);
         assert!(share >= 0.97, "{rounds} rounds: {share:.3} {report:?}");
-        let settled = Settlement::of(&report);
+        let settled = JobSettlement::of(&report);
         // In one round only what had no room at first.
         let moves_much = settled.moved_bytes > 1_000_000;
         assert_eq!((moves_much, settled.unsettled.len()), (rounds != "1", 0), "{settled:?}");
@@ -155,7 +155,7 @@ fn what_a_late_host_shares_with_others_is_stored_once() {
     );
     let report = fleet.job_in("1");
     assert!(report.is_complete(), "{report:?}");
-    let settled = Settlement::of(&report);
+    let settled = JobSettlement::of(&report);
     assert!(settled.unsettled.is_empty(), "{settled:?}");
     let share = Bounds::get(&fleet).share(&fleet);
     assert!(share >= 0.97, "{share:.3} {report:?}");
@@ -170,7 +170,7 @@ fn vms_of_agents_whose_keys_may_not_delete_are_settled_by_whoever_waits_for_the_
     let _agents = start_all(&fleet, |number| number % 3, || fleet.open_as(Role::Backup));
     let mut report = fleet.job_in("2");
     assert!(report.is_complete(), "{report:?}");
-    let unsettled = Settlement::of(&report);
+    let unsettled = JobSettlement::of(&report);
     assert_eq!((unsettled.moved, unsettled.unsettled.len()), (0, VMS), "{unsettled:?}");
 
     let spool = tempfile::tempdir().unwrap();
@@ -183,10 +183,10 @@ fn vms_of_agents_whose_keys_may_not_delete_are_settled_by_whoever_waits_for_the_
     let settle = |role, report: &mut JobReport| {
         let mut told = Vec::new();
         let mut tell = |vm: &str, number: usize, all: usize| told.push((vm.to_owned(), number, all));
-        settling::settle(&fleet.open_as(role), report, &options, &CancelFlag::new(), &mut tell);
+        settlement::settle(&fleet.open_as(role), report, &options, &CancelFlag::new(), &mut tell);
         assert!(told.iter().enumerate().all(|(at, one)| (one.1, one.2) == (at + 1, VMS)), "{told:?}");
         assert_eq!(told.len(), VMS);
-        Settlement::of(report)
+        JobSettlement::of(report)
     };
     let before = stored(&fleet);
     let mut counted = report.clone();
@@ -213,7 +213,7 @@ fn what_the_fraction_has_no_room_for_is_counted() {
     let _agents = start_all(&fleet, |number| number % 3, || Arc::clone(&fleet.repository));
     let report = fleet.job_in("2");
     assert!(report.is_complete(), "{report:?}");
-    let settled = Settlement::of(&report);
+    let settled = JobSettlement::of(&report);
     let share = Bounds::get(&fleet).share(&fleet);
     assert!(share < 0.95 && settled.refused > 100, "{share:.3} {settled:?}");
 }

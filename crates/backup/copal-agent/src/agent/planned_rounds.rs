@@ -3,9 +3,9 @@
 
 use crate::{
     budget::DEFAULT_MEMORY_BYTES,
-    plan_file::{Plan, PlanError, PlannedOptions, PlannedSource},
+    plan_file::{BackupPlan, PlanError, PlannedOptions, PlannedSource},
     rounds::{self, ANSWERS_BYTES, CHUNK_BYTES, PAGE_BYTES, RoundCount, RoundLimits, VmChanges},
-    throttle::Throttle,
+    throttle::ByteThrottle,
 };
 use copal_backup::{DiskSource, Error, Repository, parts_of_disk};
 use copal_disk::source::{
@@ -19,7 +19,7 @@ use std::{
     sync::{Arc, atomic::AtomicBool},
 };
 
-use super::turns::Item;
+use super::turns::PlanPart;
 
 /// A host reads for two minutes at least before it divides what it has into rounds: at 60 MB/s.
 const LEAST_ROUND_BYTES: u64 = 7_200_000_000;
@@ -32,19 +32,19 @@ const VM_BYTES: u64 = 2 << 20;
 
 /// Why the disks of a VM cannot be opened.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum OpenError {
+pub(crate) enum DiskOpenError {
     #[error(transparent)]
     Backup(#[from] Error),
     #[error(transparent)]
     Live(#[from] LiveError),
 }
 
-impl OpenError {
+impl DiskOpenError {
     /// Short and stable, for machines.
     pub(crate) fn code(&self) -> &'static str {
         match self {
-            OpenError::Backup(error) => error.code(),
-            OpenError::Live(_) => "source",
+            DiskOpenError::Backup(error) => error.code(),
+            DiskOpenError::Live(_) => "source",
         }
     }
 }
@@ -63,13 +63,13 @@ pub(crate) struct PlannedBackup {
 
 /// What a host backs up in a job.
 #[derive(Clone, Debug)]
-pub(crate) struct Planned {
+pub(crate) struct PlannedRounds {
     pub(crate) vms: Vec<PlannedBackup>,
-    pub(crate) rounds: Vec<Vec<Item>>,
+    pub(crate) rounds: Vec<Vec<PlanPart>>,
     pub(crate) part_bytes: u64,
 }
 
-impl Planned {
+impl PlannedRounds {
     /// Reads the plan file and divides what it names, or of that `only` these VMs, if there are any.
     /// There are as many rounds as memory demands at least, whatever `count` says.
     pub(crate) fn read(
@@ -77,8 +77,8 @@ impl Planned {
         count: RoundCount,
         memory_bytes: u64,
         only: &[String],
-    ) -> Result<Planned, PlanError> {
-        let plan = Plan::read(file)?;
+    ) -> Result<PlannedRounds, PlanError> {
+        let plan = BackupPlan::read(file)?;
         let mut vms = Vec::with_capacity(plan.vms.len());
         for vm in plan.vms {
             if !only.is_empty() && !only.contains(&vm.vm) {
@@ -93,17 +93,17 @@ impl Planned {
             };
             vms.push(PlannedBackup { vm: vm.vm, source: vm.source, options: vm.options, bytes, sizes });
         }
-        Ok(Planned::of(vms, count, memory_bytes))
+        Ok(PlannedRounds::of(vms, count, memory_bytes))
     }
 
     /// A round for each VM, which has all of its parts.
-    pub(crate) fn one_at_a_time(self) -> Planned {
+    pub(crate) fn one_at_a_time(self) -> PlannedRounds {
         let items = self.rounds.concat();
         let of_vm = |vm: usize| items.iter().copied().filter(|(of, _)| *of == vm).collect();
-        Planned { rounds: (0..self.vms.len()).map(of_vm).collect(), ..self }
+        PlannedRounds { rounds: (0..self.vms.len()).map(of_vm).collect(), ..self }
     }
 
-    fn of(vms: Vec<PlannedBackup>, count: RoundCount, memory_bytes: u64) -> Planned {
+    fn of(vms: Vec<PlannedBackup>, count: RoundCount, memory_bytes: u64) -> PlannedRounds {
         let total: u64 = vms.iter().map(|vm| vm.bytes).sum();
         let average = total.div_ceil(vms.len().max(1) as u64);
         let part_bytes = average.max(PAGE_BYTES);
@@ -134,16 +134,16 @@ impl Planned {
                 (first..first + part.pages as u32).map(|page| (part.vm, page))
             })
         });
-        Planned { rounds: items.flat_map(one_part_of_each).collect(), vms, part_bytes }
+        PlannedRounds { rounds: items.flat_map(one_part_of_each).collect(), vms, part_bytes }
     }
 }
 
 /// Divides a round in which VMs have several parts. A part is answered when all of its round was asked, and
 /// read when the one before it is stored: two of a VM in one round would wait for each other.
-fn one_part_of_each(round: impl Iterator<Item = Item>) -> Vec<Vec<Item>> {
-    let mut rounds: Vec<Vec<Item>> = Vec::new();
+fn one_part_of_each(round: impl Iterator<Item = PlanPart>) -> Vec<Vec<PlanPart>> {
+    let mut rounds: Vec<Vec<PlanPart>> = Vec::new();
     for item in round {
-        let has_it = |round: &Vec<Item>| round.iter().any(|(vm, _)| *vm == item.0);
+        let has_it = |round: &Vec<PlanPart>| round.iter().any(|(vm, _)| *vm == item.0);
         match rounds.iter_mut().find(|round| !has_it(round)) {
             Some(round) => round.push(item),
             None => rounds.push(vec![item]),
@@ -200,9 +200,9 @@ impl PlannedBackup {
     pub(crate) fn open(
         &self,
         repository: &Repository,
-        limit: &Arc<Throttle>,
+        limit: &Arc<ByteThrottle>,
         stop: &Arc<AtomicBool>,
-    ) -> Result<(Option<PointInTime>, Vec<DiskSource>), OpenError> {
+    ) -> Result<(Option<PointInTime>, Vec<DiskSource>), DiskOpenError> {
         let (point, disks) = match &self.source {
             PlannedSource::Files(files) => {
                 let open = |file| open_file(file, self.options);
@@ -221,7 +221,7 @@ impl PlannedBackup {
             }
         };
         let limited = disks.into_iter().map(|disk| DiskSource {
-            source: Box::new(Limited {
+            source: Box::new(ThrottledSource {
                 source: disk.source,
                 limit: Arc::clone(limit),
                 stop: Arc::clone(stop),
@@ -270,13 +270,13 @@ fn open_file((name, path): &(String, PathBuf), options: PlannedOptions) -> Resul
 }
 
 /// A source that is read no faster than the host allows.
-struct Limited {
+struct ThrottledSource {
     source: Box<dyn Source>,
-    limit: Arc<Throttle>,
+    limit: Arc<ByteThrottle>,
     stop: Arc<AtomicBool>,
 }
 
-impl Source for Limited {
+impl Source for ThrottledSource {
     fn size_bytes(&self) -> Option<u64> {
         self.source.size_bytes()
     }
@@ -328,7 +328,7 @@ mod tests {
         vms[1].sizes = Some(vec![40 * GIB]);
         vms[3].sizes = Some(vec![GIB, GIB]);
         for count in [RoundCount::Auto, RoundCount::Exactly(1), RoundCount::Exactly(7)] {
-            let planned = Planned::of(vms.clone(), count, DEFAULT_MEMORY_BYTES);
+            let planned = PlannedRounds::of(vms.clone(), count, DEFAULT_MEMORY_BYTES);
             let parts_of = |vm| {
                 let items = planned.rounds.iter().flatten().filter(move |item| item.0 == vm);
                 items.map(|item| item.1).collect::<Vec<_>>()
@@ -354,7 +354,7 @@ mod tests {
             (36, 80_000_000, 5),
         ] {
             for rounds in [RoundCount::Auto, RoundCount::Exactly(1)] {
-                let planned = Planned::of(vms(count), rounds, memory_bytes);
+                let planned = PlannedRounds::of(vms(count), rounds, memory_bytes);
                 assert!(planned.rounds.iter().all(|round| round.len() <= most), "{planned:?}");
                 assert_eq!(planned.rounds.iter().map(Vec::len).sum::<usize>(), count);
                 assert_eq!(planned.rounds.len(), count.div_ceil(most));

@@ -3,12 +3,12 @@
 
 use super::{
     AT_ONCE, Shared, Ticket,
-    batch::{Batch, BatchId, Role, Standing, Target},
-    link::Sent,
-    split::{Entry, Split},
+    batch::{AskedBatch, BatchId, BatchTarget, TargetRole, TargetState},
+    member_connection::SendOutcome,
+    split::{IdSplit, SplitEntry},
     spool::{self, SpoolWriter},
 };
-use crate::messages::Ask;
+use crate::messages::AskMessage;
 use copal_backup::peers::{Answer, ShortId};
 use copal_proto::Method;
 use futures_util::{StreamExt, stream};
@@ -39,11 +39,11 @@ fn send_all(
     writer: &mut SpoolWriter,
     ids: &mut dyn Iterator<Item = io::Result<ShortId>>,
 ) -> io::Result<()> {
-    let mut split = Split::new(shared.options.sort_bytes);
+    let mut split = IdSplit::new(shared.options.sort_bytes);
     let mut count = 0u32;
     for id in ids {
         let id = id?;
-        let full = split.push(Entry { partition: shared.owners.partition(&id), position: count, id });
+        let full = split.push(SplitEntry { partition: shared.owners.partition(&id), position: count, id });
         let next = count.checked_add(1);
         count = next.ok_or_else(|| io::Error::other("a part has more ids than 32 bits count"))?;
         if full {
@@ -58,20 +58,20 @@ fn flush(
     shared: &Arc<Shared>,
     ticket: Ticket,
     writer: &mut SpoolWriter,
-    split: &mut Split,
+    split: &mut IdSplit,
     count: u32,
 ) -> io::Result<()> {
     let entries = split.batches();
     let mut batches = Vec::new();
     for batch in entries.clone() {
         let partition = batch[0].partition;
-        batches.push(Batch {
+        batches.push(AskedBatch {
             at: writer.append(batch)?,
             partition,
             count: batch.len() as u16,
             targets: [
-                Target::of(Some(shared.owners.owner(partition))),
-                Target::of(shared.owners.stand_in(partition)),
+                BatchTarget::of(Some(shared.owners.owner(partition))),
+                BatchTarget::of(shared.owners.stand_in(partition)),
             ],
             done: false,
         });
@@ -91,7 +91,7 @@ fn flush(
     let asked = stream::iter(entries.enumerate()).for_each_concurrent(AT_ONCE, async |(index, batch)| {
         let id = BatchId { ticket, index: first + index };
         let ids = batch.iter().map(|entry| entry.id).collect();
-        shared.ask(id, Role::Owner, Some(ids)).await;
+        shared.ask(id, TargetRole::Owner, Some(ids)).await;
     });
     shared.options.network.wait(asked);
     split.clear();
@@ -99,9 +99,9 @@ fn flush(
 }
 
 /// A batch that is to be asked of somebody.
-struct Wanted {
+struct BatchRequest {
     member: usize,
-    ask: Ask,
+    ask: AskMessage,
 }
 
 impl Shared {
@@ -111,18 +111,18 @@ impl Shared {
     pub(super) async fn ask(
         self: &Arc<Shared>,
         id: BatchId,
-        role: Role,
+        role: TargetRole,
         mut ids: Option<Vec<ShortId>>,
     ) -> Option<usize> {
         for role in [role, role.other()] {
             while let Some(wanted) = self.begin_ask(id, role, ids.take()) {
-                let Wanted { member, ask } = wanted;
+                let BatchRequest { member, ask } = wanted;
                 self.links[member].note_asked();
                 let message = ask.to_message(&self.instance);
                 let sent = self.links[member].send(self, Method::AgentAsk, &message).await;
                 ids = Some(ask.ids);
                 if self.end_ask(id, role, member, &sent) {
-                    if role == Role::StandIn {
+                    if role == TargetRole::StandIn {
                         self.was_repeated.store(true, Ordering::Release);
                     }
                     return Some(member);
@@ -134,14 +134,14 @@ impl Shared {
     }
 
     /// `None`: this one is not to be asked, since it was asked already or failed.
-    fn begin_ask(&self, id: BatchId, role: Role, ids: Option<Vec<ShortId>>) -> Option<Wanted> {
+    fn begin_ask(&self, id: BatchId, role: TargetRole, ids: Option<Vec<ShortId>>) -> Option<BatchRequest> {
         let mut pending = self.pending.lock();
         let batch = pending.open_batch(id)?;
         let target = batch.target(role);
-        if target.standing != Standing::Unasked {
+        if target.standing != TargetState::Unasked {
             return None;
         }
-        target.standing = Standing::Asking;
+        target.standing = TargetState::Asking;
         let member = usize::from(target.member);
         let (at, partition, count) = (batch.at, batch.partition, usize::from(batch.count));
         let part = pending.part(id.ticket)?;
@@ -151,11 +151,11 @@ impl Shared {
             Ok(ids) => ids,
             Err(error) => {
                 warn!(%error, "the spool cannot be read: a batch cannot be sent again");
-                self.set(id, role, Standing::Failed);
+                self.set(id, role, TargetState::Failed);
                 return None;
             }
         };
-        let ask = Ask {
+        let ask = AskMessage {
             job: self.options.job,
             round,
             vm,
@@ -164,44 +164,44 @@ impl Shared {
             partition,
             ids,
         };
-        Some(Wanted { member, ask })
+        Some(BatchRequest { member, ask })
     }
 
     /// Whether nothing more is to be done for this one now. A connection that ended since counts as not
     /// asked.
-    fn end_ask(&self, id: BatchId, role: Role, member: usize, sent: &Sent) -> bool {
+    fn end_ask(&self, id: BatchId, role: TargetRole, member: usize, sent: &SendOutcome) -> bool {
         let connection = match sent {
-            Sent::Over(connection) => *connection,
+            SendOutcome::Over(connection) => *connection,
             // A member that refuses a batch is not asked again.
-            Sent::Refused => {
-                self.set(id, role, Standing::Failed);
+            SendOutcome::Refused => {
+                self.set(id, role, TargetState::Failed);
                 return false;
             }
-            Sent::Lost => {
-                self.lose(id, role, Standing::Asking);
+            SendOutcome::Lost => {
+                self.lose(id, role, TargetState::Asking);
                 return false;
             }
         };
-        if !self.set(id, role, Standing::Asked(connection)) {
+        if !self.set(id, role, TargetState::Asked(connection)) {
             return false;
         }
         // The end of a connection is noted once: perhaps before the batch was noted as asked over it.
-        self.links[member].is_alive(connection) || !self.lose(id, role, Standing::Asked(connection))
+        self.links[member].is_alive(connection) || !self.lose(id, role, TargetState::Asked(connection))
     }
 
     /// What came of asking; `false`: it is done, or was refused meanwhile.
-    fn set(&self, id: BatchId, role: Role, standing: Standing) -> bool {
+    fn set(&self, id: BatchId, role: TargetRole, standing: TargetState) -> bool {
         let mut pending = self.pending.lock();
         let target = pending.open_batch(id).map(|batch| batch.target(role));
         target
-            .filter(|target| target.standing == Standing::Asking)
+            .filter(|target| target.standing == TargetState::Asking)
             .map(|target| target.standing = standing)
             .is_some()
     }
 
     /// What was asked as `standing` says is lost: it may be asked once more. `false`: somebody else saw to
     /// it, or it is done.
-    pub(super) fn lose(&self, id: BatchId, role: Role, standing: Standing) -> bool {
+    pub(super) fn lose(&self, id: BatchId, role: TargetRole, standing: TargetState) -> bool {
         let mut pending = self.pending.lock();
         let Some(batch) = pending.open_batch(id) else {
             return false;
@@ -211,8 +211,8 @@ impl Shared {
             return false;
         }
         target.standing = match std::mem::replace(&mut target.retried, true) {
-            false => Standing::Unasked,
-            true => Standing::Failed,
+            false => TargetState::Unasked,
+            true => TargetState::Failed,
         };
         true
     }
@@ -222,7 +222,7 @@ impl Shared {
         let mut pending = self.pending.lock();
         let failed = pending
             .open_batch(id)
-            .is_some_and(|batch| batch.targets.iter().all(|target| target.standing == Standing::Failed));
+            .is_some_and(|batch| batch.targets.iter().all(|target| target.standing == TargetState::Failed));
         if failed {
             pending.finish(id);
             self.changed.notify_all();

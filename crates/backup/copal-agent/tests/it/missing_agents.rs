@@ -2,9 +2,9 @@
 
 use crate::world::{Fleet, Running};
 use copal_agent::{
-    coordinate::{self, JobError, JobOptions},
+    coordinator::{self, JobError, JobOptions},
     job_report::JobReport,
-    scheme::Scheme,
+    scheme::DedupScheme,
 };
 use copal_backup::{BackupRequest, CancelFlag, DiskSource, Holder, ListedAgent, Progress, Stage, Unlock};
 use copal_disk::source::file::FileSource;
@@ -31,7 +31,7 @@ fn an_agent_that_is_not_there_is_missing_until_it_is_back_or_retired() {
     assert!(missing.reason.contains("copal agent rm h2"), "{missing}");
     assert!(report.agents[0].vms()[0].backup().is_some(), "the others go on");
     // Whoever asks later learns the same.
-    let found = coordinate::find(&fleet.repository, None).unwrap().look();
+    let found = coordinator::find(&fleet.repository, None).unwrap().look();
     assert_eq!((found.job, &found.missing), (report.job, &report.missing));
 
     // At another address.
@@ -90,7 +90,7 @@ fn an_agent_whose_plan_is_broken_is_missing_and_one_without_vms_is_a_member() {
 fn where_nobody_is_left_all_are_named() {
     let fleet = Fleet::new();
     drop([fleet.start("h1", &["web"]), fleet.start("h2", &["db"])]);
-    let refused = coordinate::begin(&fleet.repository, &fleet.options("auto")).err();
+    let refused = coordinator::begin(&fleet.repository, &fleet.options("auto")).err();
     let sentence = refused.expect("nobody is there").to_string();
     for part in ["h1", "web", "h2", "db"] {
         assert!(sentence.contains(part), "{sentence}");
@@ -106,7 +106,7 @@ fn rounds_are_followed_or_refused_with_the_reason() {
     let names: Vec<String> = (0..20).map(|vm| format!("vm{vm}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let _agents = [fleet.start("h1", &names), fleet.start("h2", &["web"])];
-    let refused = coordinate::begin(&fleet.repository, &fleet.options("1")).err();
+    let refused = coordinator::begin(&fleet.repository, &fleet.options("1")).err();
     assert!(
         matches!(&refused, Some(JobError::TooFewRounds { asked: 1, agent, needed: 2 }) if agent == "h1"),
         "{refused:?}"
@@ -128,8 +128,8 @@ fn a_host_that_dies_between_two_stages_is_lost_and_the_others_go_on() {
             drop(second.take());
         }
     };
-    let options = JobOptions { scheme: Scheme::Synchronous, ..fleet.options("auto") };
-    let report = coordinate::run_in_stages(&fleet.repository, &options, &CancelFlag::new(), tell).unwrap();
+    let options = JobOptions { scheme: DedupScheme::Synchronous, ..fleet.options("auto") };
+    let report = coordinator::run_in_stages(&fleet.repository, &options, &CancelFlag::new(), tell).unwrap();
     let states = |agent: usize| -> Vec<(&str, bool)> {
         let vms = report.agents[agent].vms().iter();
         vms.map(|vm| (&vm.vm[..], vm.backup().is_some())).collect()

@@ -7,14 +7,14 @@
 
 use crate::{
     agent::{self, AgentStatus, PlanInfo},
-    asker::Member,
+    asker::FleetMember,
     job_report::{AgentReport, JobReport, spoiling_hosts},
     members::partition_bits,
     missing_agent::MissingAgent,
-    network::Network,
-    roster::{Roster, plan_of},
+    network::FleetNetwork,
+    roster::{JobRoster, plan_of},
     rounds::RoundCount,
-    scheme::{Scheme, stages},
+    scheme::{DedupScheme, stages},
 };
 use agent::requests::{
     AgentsRequest, CancelRequest, NewestRequest, PlanRequest, RunRequest, StatusRequest, call, hex, info,
@@ -42,7 +42,7 @@ pub struct JobOptions {
     /// Longest time for an answer of an owner that has been asked by all it waits for.
     pub timeout: Duration,
     /// The product's way, or one that it stands beside.
-    pub scheme: Scheme,
+    pub scheme: DedupScheme,
 }
 
 /// Why a job does not begin.
@@ -106,9 +106,9 @@ pub enum JobError {
 }
 
 /// A job that all its agents have begun.
-pub struct Begun {
-    members: Vec<Member>,
-    network: Network,
+pub struct StartedJob {
+    members: Vec<FleetMember>,
+    network: FleetNetwork,
     job: String,
     rounds: u32,
     /// VMs of each member.
@@ -122,7 +122,7 @@ pub struct Begun {
     gone: Vec<(String, String)>,
 }
 
-impl Begun {
+impl StartedJob {
     /// Its id, as 32 hex digits.
     #[must_use]
     pub fn job(&self) -> &str {
@@ -150,7 +150,7 @@ impl Begun {
     #[must_use]
     pub fn look(&self) -> JobReport {
         let mut report = self.report();
-        let is_gone = |member: &Member| self.gone.iter().any(|(name, _)| *name == member.name);
+        let is_gone = |member: &FleetMember| self.gone.iter().any(|(name, _)| *name == member.name);
         for (member, agent) in self.members.iter().zip(&mut report.agents) {
             if is_gone(member) {
                 continue;
@@ -208,7 +208,7 @@ impl Begun {
         self.note_spoilers(repository, report)
     }
 
-    /// As [`Begun::wait_for_checks`], as far as is known now.
+    /// As [`StartedJob::wait_for_checks`], as far as is known now.
     /// # Errors
     /// Those of the store.
     pub fn note_spoilers(&self, repository: &Repository, report: &mut JobReport) -> copal_backup::Result<()> {
@@ -228,8 +228,8 @@ impl Begun {
 /// Begins a job on all agents; one in stages, with the first.
 /// # Errors
 /// It has not begun.
-pub fn begin(repository: &Repository, options: &JobOptions) -> Result<Begun, JobError> {
-    let network = Network::of(repository)?;
+pub fn begin(repository: &Repository, options: &JobOptions) -> Result<StartedJob, JobError> {
+    let network = FleetNetwork::of(repository)?;
     let roster = roster(repository, &network, options)?;
     let rounds = rounds_of(options, &roster)?;
     let popular_from = repository.newest_popular()?;
@@ -245,7 +245,7 @@ pub fn run_in_stages(
     cancel: &CancelFlag,
     tell: &mut dyn FnMut(&JobReport),
 ) -> Result<JobReport, JobError> {
-    let network = Network::of(repository)?;
+    let network = FleetNetwork::of(repository)?;
     let roster = roster(repository, &network, options)?;
     let vms: Vec<Vec<String>> = roster.plans.iter().map(|plan| plan.vms.clone()).collect();
     let popular_from = repository.newest_popular()?;
@@ -255,7 +255,7 @@ pub fn run_in_stages(
         // Whoever has no VM in the stage, or a smaller one, ends all of its rounds, too: others wait for
         // that.
         let plan = plan_request(options, &only);
-        let mut stage = Roster { members: Vec::new(), missing: roster.missing.clone(), plans: Vec::new() };
+        let mut stage = JobRoster { members: Vec::new(), missing: roster.missing.clone(), plans: Vec::new() };
         for member in &roster.members {
             if lost.contains_key(&member.name) {
                 continue;
@@ -309,13 +309,13 @@ pub fn run_in_stages(
 /// Begins a job on these agents; `only` these VMs, if there are any. One that is not to be reached any more
 /// is lost from the beginning.
 pub(crate) fn begin_on(
-    roster: &Roster,
-    network: &Network,
+    roster: &JobRoster,
+    network: &FleetNetwork,
     options: &JobOptions,
     (rounds, popular_from): (u32, u64),
     only: Vec<String>,
-) -> Result<Begun, JobError> {
-    let Roster { members, plans, missing } = roster;
+) -> Result<StartedJob, JobError> {
+    let JobRoster { members, plans, missing } = roster;
     let mut id = [0; 16];
     getrandom::fill(&mut id).map_err(|error| JobError::Random(std::io::Error::other(error)))?;
     let job = hex(&id);
@@ -358,7 +358,7 @@ pub(crate) fn begin_on(
         let reasons = gone.iter().map(|(_, reason)| format!(" ({reason})")).collect();
         return Err(JobError::Nobody { reasons });
     }
-    Ok(Begun {
+    Ok(StartedJob {
         members: members.clone(),
         network: network.clone(),
         job,
@@ -375,9 +375,9 @@ pub(crate) fn begin_on(
 /// be reached count as lost.
 /// # Errors
 /// Nobody knows it.
-pub fn find(repository: &Repository, job: Option<&str>) -> Result<Begun, JobError> {
-    let network = Network::of(repository)?;
-    let mut newest: Option<(&Member, AgentStatus)> = None;
+pub fn find(repository: &Repository, job: Option<&str>) -> Result<StartedJob, JobError> {
+    let network = FleetNetwork::of(repository)?;
+    let mut newest: Option<(&FleetMember, AgentStatus)> = None;
     let mut reasons = BTreeMap::new();
     let alive = agent::alive(repository)?;
     for member in &alive {
@@ -400,7 +400,7 @@ pub fn find(repository: &Repository, job: Option<&str>) -> Result<Begun, JobErro
     };
     let request = AgentsRequest { job: status.job.clone() };
     let known = call(member, &network, request).map_err(JobError::Refused)?;
-    let mut begun = Begun {
+    let mut begun = StartedJob {
         members: Vec::new(),
         network,
         job: status.job,
@@ -418,14 +418,18 @@ pub fn find(repository: &Repository, job: Option<&str>) -> Result<Begun, JobErro
                 reasons.remove(&name).unwrap_or_else(|| format!("agent {name} is not heard of any more"));
             begun.gone.push((name.clone(), reason));
         }
-        begun.members.push(newest.cloned().unwrap_or(Member { name, address }));
+        begun.members.push(newest.cloned().unwrap_or(FleetMember { name, address }));
     }
     Ok(begun)
 }
 
 /// Asks all agents what they would back up.
-fn roster(repository: &Repository, network: &Network, options: &JobOptions) -> Result<Roster, JobError> {
-    let roster = Roster::call(repository, network, &plan_request(options, &[]))?;
+fn roster(
+    repository: &Repository,
+    network: &FleetNetwork,
+    options: &JobOptions,
+) -> Result<JobRoster, JobError> {
+    let roster = JobRoster::call(repository, network, &plan_request(options, &[]))?;
     if roster.members.is_empty() {
         let reasons = roster.missing.iter().map(|missing| format!(" ({missing})")).collect();
         return Err(JobError::Nobody { reasons });
@@ -445,15 +449,15 @@ fn bytes_of(plans: &[Vec<String>]) -> usize {
 }
 
 /// How many rounds all agents go through: as many as were asked for, or as the agent with most needs.
-fn rounds_of(options: &JobOptions, roster: &Roster) -> Result<u32, JobError> {
+fn rounds_of(options: &JobOptions, roster: &JobRoster) -> Result<u32, JobError> {
     let most = most_rounds(&roster.plans);
     let Ok(RoundCount::Exactly(asked)) = options.rounds.parse() else {
         return Ok(most);
     };
     match options.scheme {
-        Scheme::Collaborative => {}
-        Scheme::DirtyBit => return Err(JobError::NoRounds { scheme: "dirty-bit" }),
-        Scheme::Synchronous => {
+        DedupScheme::Collaborative => {}
+        DedupScheme::DirtyBit => return Err(JobError::NoRounds { scheme: "dirty-bit" }),
+        DedupScheme::Synchronous => {
             return Err(JobError::NoRounds { scheme: "synchronous" });
         }
     }
@@ -470,7 +474,7 @@ fn most_rounds(plans: &[PlanInfo]) -> u32 {
     plans.iter().map(|plan| plan.rounds).max().unwrap_or(1)
 }
 
-fn no_vm_twice(members: &[Member], plans: &[PlanInfo]) -> Result<(), JobError> {
+fn no_vm_twice(members: &[FleetMember], plans: &[PlanInfo]) -> Result<(), JobError> {
     let mut planned: HashMap<&str, &str> = HashMap::new();
     for (member, plan) in members.iter().zip(plans) {
         for vm in &plan.vms {
@@ -486,8 +490,8 @@ fn no_vm_twice(members: &[Member], plans: &[PlanInfo]) -> Result<(), JobError> {
     Ok(())
 }
 
-fn wait(begun: &Begun, cancel: &CancelFlag, tell: &mut dyn FnMut(&JobReport)) -> JobReport {
-    let Begun { members, network, job, .. } = begun;
+fn wait(begun: &StartedJob, cancel: &CancelFlag, tell: &mut dyn FnMut(&JobReport)) -> JobReport {
+    let StartedJob { members, network, job, .. } = begun;
     let began = Instant::now();
     let mut heard: Vec<Instant> = vec![began; members.len()];
     let mut is_cancelled = false;

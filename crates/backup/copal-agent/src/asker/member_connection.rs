@@ -1,8 +1,8 @@
 //! The connection to one member: opened for the first message, opened again after it has ended. A member that
 //! cannot be reached is not tried again for a while.
 
-use super::{Shared, batch::Event};
-use crate::{messages::Answers, network::PeerError};
+use super::{Shared, batch::ConnectionEvent};
+use crate::{messages::AnswerMessage, network::PeerError};
 use bytes::Bytes;
 use copal_client::{CallError, Connection};
 use copal_proto::{Method, messages};
@@ -25,7 +25,7 @@ const TO_ACCEPT: Duration = Duration::from_secs(10);
 const TO_ANSWER: Duration = Duration::from_secs(40);
 
 #[derive(Default)]
-struct State {
+struct ConnectionState {
     connection: Option<Connection>,
     number: u8,
     down_until: Option<Instant>,
@@ -34,7 +34,7 @@ struct State {
 }
 
 /// Outcome of sending a message.
-pub(super) enum Sent {
+pub(super) enum SendOutcome {
     /// The member accepted it over the connection of this number.
     Over(u8),
     /// The member refused it.
@@ -44,10 +44,10 @@ pub(super) enum Sent {
 }
 
 /// The connection to one member.
-pub(super) struct Link {
+pub(super) struct MemberConnection {
     member: usize,
     /// Held while a connection is made.
-    state: Mutex<State>,
+    state: Mutex<ConnectionState>,
     /// Number of the connection over which answers are taken.
     alive: AtomicU8,
     /// Number of the newest page of answers.
@@ -56,9 +56,9 @@ pub(super) struct Link {
     was_asked: AtomicBool,
 }
 
-impl Link {
-    pub(super) fn new(member: usize) -> Link {
-        Link {
+impl MemberConnection {
+    pub(super) fn new(member: usize) -> MemberConnection {
+        MemberConnection {
             member,
             state: Mutex::default(),
             alive: AtomicU8::new(NONE),
@@ -78,9 +78,14 @@ impl Link {
     }
 
     /// Sends a message, after connecting if need be.
-    pub(super) async fn send(&self, shared: &Arc<Shared>, method: Method, message: &impl Message) -> Sent {
+    pub(super) async fn send(
+        &self,
+        shared: &Arc<Shared>,
+        method: Method,
+        message: &impl Message,
+    ) -> SendOutcome {
         let Some((connection, number)) = self.connected(shared).await else {
-            return Sent::Lost;
+            return SendOutcome::Lost;
         };
         let message = Bytes::from(message.encode_to_vec());
         shared.traffic.note_sent(message.len());
@@ -88,12 +93,12 @@ impl Link {
         match accepted {
             Ok(messages::AgentAccepted {}) => {
                 shared.traffic.note_received(0);
-                Sent::Over(number)
+                SendOutcome::Over(number)
             }
             Err(CallError::Failed(failure)) => {
                 let member = &shared.options.members[self.member].name;
                 debug!(member, reason = failure.text, "a message was refused");
-                Sent::Refused
+                SendOutcome::Refused
             }
             Err(error) => {
                 debug!(%error, "a member accepts nothing");
@@ -101,7 +106,7 @@ impl Link {
                 if state.number == number {
                     (state.connection, state._stays) = (None, None);
                 }
-                Sent::Lost
+                SendOutcome::Lost
             }
         }
     }
@@ -191,7 +196,7 @@ async fn take_answers(shared: &Arc<Shared>, member: usize, connection: &Connecti
         take.received = page.page;
         shared.links[member].received.store(page.page, Ordering::Release);
         for answers in page.answers {
-            match Answers::of_message(answers) {
+            match AnswerMessage::of_message(answers) {
                 Ok(answers) => {
                     let mut pending = shared.pending.lock();
                     if pending.answer(member, &answers, &shared.options, &*shared.patience) {
@@ -213,6 +218,6 @@ fn note_end(shared: &Shared, member: usize, number: u8, violation: Option<String
         warn!(member = shared.options.members[member].name, reason, "ended a connection");
         pending.dropped.violations += 1;
     }
-    pending.events.push(Event::Closed { member, connection: number });
+    pending.events.push(ConnectionEvent::Closed { member, connection: number });
     shared.changed.notify_all();
 }

@@ -2,13 +2,13 @@
 //!
 //! Design: docs/design/backup.md#rounds
 //!
-//! Agents whose keys have the delete role settle their VMs themselves (`agent::settling`). The VMs of the
+//! Agents whose keys have the delete role settle their VMs themselves (`agent::settlement`). The VMs of the
 //! others are asked about here, one after the other, once all hosts have stored. A handle with the delete
 //! role gives up chunks that are popular by now; another one counts them. A VM that cannot be settled is no
 //! failure of the job: its snapshot stands.
 
 use crate::{
-    agent::{Client, SettledVm, VmStatus},
+    agent::{FleetClient, SettledVm, VmStatus},
     job_report::{AgentReport, JobReport},
 };
 use copal_backup::{CancelFlag, CleanUpOptions, Collaboration, Repository, Role, Silent, peers::Writer};
@@ -29,7 +29,7 @@ pub struct SettleOptions<'a> {
 
 /// The result of settling a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Settlement {
+pub struct JobSettlement {
     /// Chunks that VMs gave up for popular ones.
     pub moved: u64,
     /// Bytes of them.
@@ -50,11 +50,11 @@ pub struct Settlement {
     pub reason: Option<String>,
 }
 
-impl Settlement {
+impl JobSettlement {
     /// Of the job of a report.
     #[must_use]
-    pub fn of(report: &JobReport) -> Settlement {
-        let mut settlement = Settlement::default();
+    pub fn of(report: &JobReport) -> JobSettlement {
+        let mut settlement = JobSettlement::default();
         let has_gain = has_gain(report);
         for vm in report.agents.iter().flat_map(AgentReport::vms) {
             settlement.add(vm, has_gain);
@@ -113,7 +113,7 @@ pub fn settle(
     if left.is_empty() {
         return;
     }
-    let failed = match Client::connect(repository, options.name, options.spool, options.timeout) {
+    let failed = match FleetClient::connect(repository, options.name, options.spool, options.timeout) {
         Ok(Some(client)) => {
             let all = left.len();
             for (at, vm) in left.into_iter().enumerate() {
@@ -134,7 +134,7 @@ pub fn settle(
 
 fn settle_vm(
     repository: &Repository,
-    client: &Client,
+    client: &FleetClient,
     vm: &mut VmStatus,
     options: &SettleOptions<'_>,
     cancel: &CancelFlag,
@@ -202,8 +202,8 @@ mod tests {
             settled(db, counted(false, 5, 50, 40, 1)),
             settled(sample::done("mail", 3), counted(true, 7, 70, 60, 0)),
         ];
-        let settled = Settlement::of(&report(Some(true), false, vms.clone()));
-        let wanted = Settlement {
+        let settled = JobSettlement::of(&report(Some(true), false, vms.clone()));
+        let wanted = JobSettlement {
             moved: 5,
             moved_bytes: 50,
             freed_bytes: 40,
@@ -211,10 +211,10 @@ mod tests {
             twice_bytes: 70,
             refused: 3,
             unsettled: vec!["web".to_owned()],
-            ..Settlement::default()
+            ..JobSettlement::default()
         };
         assert_eq!(settled, wanted);
-        let of = |gain, lost| Settlement::of(&report(gain, lost, vms.clone())).unsettled.len();
+        let of = |gain, lost| JobSettlement::of(&report(gain, lost, vms.clone())).unsettled.len();
         assert_eq!((of(Some(false), false), of(Some(false), true), of(None, true)), (0, 1, 0));
     }
 }

@@ -4,11 +4,11 @@ use super::*;
 use crate::{
     agent::{
         AgentInfo, AgentStatus, PlanInfo,
-        requests::{Accepted, Command},
+        requests::{AcceptedReply, AgentCommand},
     },
-    coordinate::{JobError, JobOptions, begin_on},
-    roster::Roster,
-    scheme::Scheme,
+    coordinator::{JobError, JobOptions, begin_on},
+    roster::JobRoster,
+    scheme::DedupScheme,
 };
 use twin::Twin;
 
@@ -18,17 +18,19 @@ struct Obeys {
     cancelled: AtomicBool,
 }
 
-impl Control for Obeys {
+impl CommandService for Obeys {
     fn handle(&self, request: &[u8]) -> String {
         match serde_json::from_slice(request).unwrap() {
-            Command::Info(_) => ok(AgentInfo { name: "h".to_owned(), version: "1".to_owned(), job: None }),
-            Command::Run(_) if !self.is_willing => control::refusal("it works on another job"),
-            Command::Cancel(_) => {
-                self.cancelled.store(true, Ordering::Release);
-                ok(Accepted {})
+            AgentCommand::Info(_) => {
+                ok(AgentInfo { name: "h".to_owned(), version: "1".to_owned(), job: None })
             }
-            Command::Status(_) => ok(AgentStatus::default()),
-            _ => ok(Accepted {}),
+            AgentCommand::Run(_) if !self.is_willing => control::refusal("it works on another job"),
+            AgentCommand::Cancel(_) => {
+                self.cancelled.store(true, Ordering::Release);
+                ok(AcceptedReply {})
+            }
+            AgentCommand::Status(_) => ok(AgentStatus::default()),
+            _ => ok(AcceptedReply {}),
         }
     }
 }
@@ -41,11 +43,11 @@ fn agent(name: &str, is_willing: bool) -> (Server, Arc<Obeys>) {
     (server, obeys)
 }
 
-fn begin(members: Vec<Member>) -> Result<crate::coordinate::Begun, JobError> {
+fn begin(members: Vec<FleetMember>) -> Result<crate::coordinator::StartedJob, JobError> {
     let plan =
-        |member: &Member| PlanInfo { vms: vec![format!("vm of {}", member.name)], bytes: 0, rounds: 1 };
-    let roster = Roster { plans: members.iter().map(plan).collect(), members, missing: Vec::new() };
-    let options = JobOptions { rounds: "auto".to_owned(), timeout: HANG, scheme: Scheme::Collaborative };
+        |member: &FleetMember| PlanInfo { vms: vec![format!("vm of {}", member.name)], bytes: 0, rounds: 1 };
+    let roster = JobRoster { plans: members.iter().map(plan).collect(), members, missing: Vec::new() };
+    let options = JobOptions { rounds: "auto".to_owned(), timeout: HANG, scheme: DedupScheme::Collaborative };
     begin_on(&roster, &network(), &options, (1, 0), Vec::new())
 }
 
