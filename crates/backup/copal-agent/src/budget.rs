@@ -1,41 +1,41 @@
-//! Budget of memory: what a backup and a detector may take, lent by the byte and counted.
+//! Memory budget: lends bytes to backups and detectors, and counts them.
 //!
 //! Design: docs/design/backup.md#a-fleet
 //! Invariants
-//! - No share lends more than it has; whoever cannot be served now waits, whoever never can is told.
-//! - The shares of a process together are its memory limit less what code, stacks and the allocator take.
+//! - No share lends more than it has. A request that must wait blocks; one that can never be served fails.
+//! - The shares of a process together are its memory limit minus the memory of code, stacks and allocator.
 //!
-//! Not here: measuring what a process really takes.
+//! Not here: measuring the real memory use.
 
 use parking_lot::{Condvar, Mutex};
 use std::fmt;
 
-/// Memory limit that the parts below are made for.
+/// Memory limit for which the shares below are defined.
 pub const DEFAULT_MEMORY_BYTES: u64 = 96_000_000;
-/// Below this limit a segment and its pack do not fit.
+/// Below this limit, a segment and its pack do not fit.
 pub const LEAST_MEMORY_BYTES: u64 = 48_000_000;
 const MIB: u64 = 1 << 20;
-/// What is lent at the default limit.
+/// Lent bytes at the default limit.
 const DEFAULT_LENT_BYTES: u64 = 76 * MIB;
-/// For code, stacks and what the allocator does not give back.
+/// For code, stacks and memory that the allocator retains.
 const NOT_LENT_BYTES: u64 = DEFAULT_MEMORY_BYTES - DEFAULT_LENT_BYTES;
 
-/// What memory is lent for.
+/// Purpose of lent memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryShare {
-    /// Segments that are read and cut into chunks.
+    /// Segments that are read and chunked.
     SegmentReads,
-    /// Requests on their way to owners.
+    /// Requests in transit to owners.
     RequestBuffers,
-    /// What a detector receives and sends.
+    /// Messages that a detector receives and sends.
     DetectorBuffers,
-    /// The partition that is compared.
+    /// The partition in comparison.
     Detection,
-    /// Answers of the running round.
+    /// Answers of the current round.
     Answers,
-    /// The host's cache.
+    /// The cache of the host.
     Cache,
-    /// Packs that are filled or read.
+    /// Packs that are written or read.
     PackWindows,
     /// Pages and recipes of the base.
     BaseRecipes,
@@ -43,12 +43,12 @@ pub enum MemoryShare {
     VectorBlock,
     /// Compression, encryption and control.
     Codecs,
-    /// What nothing above is.
+    /// All other purposes.
     Reserve,
 }
 
 impl MemoryShare {
-    /// All of them.
+    /// All shares.
     pub const ALL: [MemoryShare; 11] = [
         MemoryShare::SegmentReads,
         MemoryShare::RequestBuffers,
@@ -63,7 +63,7 @@ impl MemoryShare {
         MemoryShare::Reserve,
     ];
 
-    /// What a person calls it.
+    /// Name for messages.
     pub fn name(self) -> &'static str {
         match self {
             MemoryShare::SegmentReads => "segment reads",
@@ -103,7 +103,7 @@ impl fmt::Display for MemoryShare {
     }
 }
 
-/// Why memory is not lent.
+/// Reason why memory is not lent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BudgetError {
@@ -120,9 +120,9 @@ pub enum BudgetError {
     NeverFits {
         /// The share.
         share: MemoryShare,
-        /// What was asked for.
+        /// Requested bytes.
         wanted_bytes: u64,
-        /// What the share has in all.
+        /// Total of the share.
         share_bytes: u64,
     },
 }
@@ -164,12 +164,12 @@ impl MemoryBudget {
         Ok(MemoryBudget { accounts: Mutex::new(accounts), returned: Condvar::new() })
     }
 
-    /// What a share has in all.
+    /// Total of a share.
     pub fn share_bytes(&self, share: MemoryShare) -> u64 {
         self.accounts.lock().shares[share as usize].limit_bytes
     }
 
-    /// Lends bytes; blocks until the share has them. Not in order: small requests may pass a large one.
+    /// Lends bytes; blocks until the share has them. Not in order: small requests may overtake a large one.
     /// # Errors
     /// `NeverFits`.
     pub fn lend(&self, share: MemoryShare, bytes: u64) -> Result<MemoryLoan<'_>, BudgetError> {
@@ -208,7 +208,7 @@ pub struct MemoryLoan<'a> {
 }
 
 impl MemoryLoan<'_> {
-    /// How many.
+    /// Number of bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -1,6 +1,6 @@
-//! Commands to an agent: JSON there, JSON back.
+//! Commands to an agent: request and outcome as JSON.
 //!
-//! Not here: which commands there are (`agent::requests`).
+//! Not here: the list of commands (`agent::requests`).
 
 use crate::{
     messages::JSON_BYTES,
@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
-/// Carries out commands.
+/// Executes commands.
 pub trait CommandService: Send + Sync {
-    /// Carries out `request`, which is JSON, and returns its [`CommandOutcome`] as JSON. Called on a thread that may
-    /// block, several at once; one that takes long ends soon after the server's stop flag is set.
+    /// Executes `request`, which is JSON, and returns its [`CommandOutcome`] as JSON. Called concurrently on
+    /// threads that may block; a long command ends soon after the server's stop flag is set.
     fn handle(&self, request: &[u8]) -> String;
 }
 
@@ -25,7 +25,7 @@ pub trait CommandService: Send + Sync {
 pub enum CommandOutcome<T> {
     /// Its reply.
     Ok(T),
-    /// Why it was not carried out.
+    /// Reason of a refusal.
     Error(String),
 }
 
@@ -34,41 +34,41 @@ pub(crate) fn refusal(reason: &str) -> String {
     json!({ "error": reason }).to_string()
 }
 
-/// A command, or its outcome, as JSON; fields in the order of the alphabet.
+/// A command or its outcome as JSON, with fields in alphabetical order.
 pub(crate) fn to_json(message: &impl Serialize) -> Result<String, serde_json::Error> {
     Ok(serde_json::to_value(message)?.to_string())
 }
 
-/// Why a command has no reply.
+/// Reason why a command has no reply.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommandError {
-    /// The agent could not be talked to.
+    /// The agent could not be reached.
     #[error(transparent)]
     Peer(#[from] PeerError),
     /// The command is too long.
     #[error("the command has {len} bytes, at most {JSON_BYTES} are sent")]
     TooLong {
-        /// Bytes it has.
+        /// Its length in bytes.
         len: usize,
     },
-    /// The command has no form as JSON.
+    /// The command cannot be serialized.
     #[error("the command cannot be written as JSON: {0}")]
     Json(serde_json::Error),
-    /// The agent's reply is none.
+    /// The agent's reply is invalid.
     #[error("{address} sent no valid reply: {source}; run the same copal on all hosts")]
     Reply {
         /// The agent.
         address: String,
-        /// What its reply lacks.
+        /// Error of the parser.
         source: serde_json::Error,
     },
 }
 
 /// Sends a command to the agent at `address` and waits up to `timeout` for its reply.
 /// # Errors
-/// `Peer` names the address that cannot be reached or refuses; a command may have been carried out when its
-/// reply did not come. `Reply`: it lacks a field, or is not JSON.
+/// `Peer` names the address that cannot be reached or refuses; a command without a reply may have been
+/// executed. `Reply`: the reply lacks a field, or is not JSON.
 pub fn call<R: DeserializeOwned>(
     address: &str,
     network: &FleetNetwork,

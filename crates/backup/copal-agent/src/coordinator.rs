@@ -1,9 +1,9 @@
-//! Runs a job on all agents of a fleet: asks what each would back up, tells all who takes part, waits, and
-//! adds it up.
+//! Runs a job on all agents of a fleet: collects their plans, sends them the job's terms, waits, and sums
+//! their reports.
 //!
-//! Whoever coordinates does no work of the job: if it dies, the agents go on to the end.
+//! The coordinator does no work of the job: if it dies, the agents run the job to its end.
 //!
-//! Not here: what is reported of a job (`job_report`).
+//! Not here: the report of a job (`job_report`).
 
 use crate::{
     agent::{self, AgentStatus, PlanInfo},
@@ -25,62 +25,62 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often agents are asked how far they are.
+/// Longest interval between queries of progress.
 const LOOK: Duration = Duration::from_millis(500);
-/// The first time; then less and less often.
+/// First interval; later ones grow.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
-/// Names of VMs that fit a command beside everything else.
+/// Most bytes of VM names in a command.
 const MOST_NAMES_BYTES: usize = 400 << 10;
-/// An agent that does not answer for so long counts as lost.
+/// An agent that does not answer for this long counts as lost.
 const LOST_AFTER: Duration = Duration::from_secs(60);
 
-/// Which job.
+/// Options of a job.
 #[derive(Clone, Debug)]
 pub struct JobOptions {
     /// `auto`, or a number.
     pub rounds: String,
-    /// Longest time for an answer of an owner that has been asked by all it waits for.
+    /// Longest wait for an owner that has received all requests it waits for.
     pub timeout: Duration,
-    /// The product's way, or one that it stands beside.
+    /// The scheme of deduplication.
     pub scheme: DedupScheme,
 }
 
-/// Why a job does not begin.
+/// Reason why a job does not begin.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JobError {
-    /// Nobody is there.
+    /// No agent is reachable.
     #[error(
         "no agent of this repository can be reached{reasons}; start `copal agent` on each host, `copal agent ls` shows them"
     )]
     Nobody {
-        /// Why not, of each that was tried.
+        /// The reason for each agent that was tried.
         reasons: String,
     },
-    /// A VM would be backed up by two hosts.
+    /// A VM in the plans of two hosts.
     #[error("VM {vm} is in the plans of {first} and {second}; take it out of one of them")]
     VmTwice {
         /// The VM.
         vm: String,
         /// An agent.
         first: String,
-        /// Another one.
+        /// The other agent.
         second: String,
     },
-    /// An agent needs more rounds than were asked for.
+    /// An agent needs more rounds than requested.
     #[error(
         "--rounds {asked} is too few: agent {agent} needs {needed}, since each part of a large disk takes a round of its own, and its \
          memory bounds the VMs and answers of one; give --rounds {needed} or more, or auto, or the agent a larger --memory"
     )]
     TooFewRounds {
-        /// What was asked for.
+        /// Requested number.
         asked: u32,
         /// An agent.
         agent: String,
-        /// What it needs.
+        /// Needed number.
         needed: u32,
     },
-    /// The scheme has rounds of its own.
+    /// The scheme determines the rounds.
     #[error("--rounds is for the scheme collaborative: {scheme} has as many as it has VMs, so leave it out")]
     NoRounds {
         /// The scheme.
@@ -91,21 +91,21 @@ pub enum JobError {
         "no agent that can be reached knows such a job{reasons}; `copal job run` begins one, `copal agent ls` shows the agents"
     )]
     Unknown {
-        /// Why not, of each that was tried.
+        /// The reason for each agent that was tried.
         reasons: String,
     },
-    /// One does not take part.
+    /// An agent refuses to take part.
     #[error("{0}")]
     Refused(String),
     /// The repository.
     #[error(transparent)]
     Repository(#[from] copal_backup::Error),
-    /// The system has no randomness.
+    /// The system provides no random numbers.
     #[error("no random numbers: {0}")]
     Random(std::io::Error),
 }
 
-/// A job that all its agents have begun.
+/// A job that has begun on all its agents.
 pub struct StartedJob {
     members: Vec<FleetMember>,
     network: FleetNetwork,
@@ -114,11 +114,11 @@ pub struct StartedJob {
     /// VMs of each member.
     plans: Vec<Vec<String>>,
     missing: Vec<MissingAgent>,
-    /// Position in the log of popular packs where it began.
+    /// Position in the log of popular packs at its beginning.
     popular_from: u64,
-    /// How long checks of popular packs are waited for when it has ended.
+    /// Longest wait for checks of popular packs after its end.
     timeout: Duration,
-    /// Members of it that are not to be found, and why.
+    /// Members that cannot be found, with reasons.
     gone: Vec<(String, String)>,
 }
 
@@ -129,13 +129,13 @@ impl StartedJob {
         &self.job
     }
 
-    /// Its rounds.
+    /// Its number of rounds.
     #[must_use]
     pub fn rounds(&self) -> u32 {
         self.rounds
     }
 
-    /// Agents that should take part and do not.
+    /// Agents that should take part but do not.
     #[must_use]
     pub fn missing(&self) -> &[MissingAgent] {
         &self.missing
@@ -146,7 +146,7 @@ impl StartedJob {
         self.members.iter().map(|member| member.name.as_str())
     }
 
-    /// How far it is now.
+    /// Queries the present progress.
     #[must_use]
     pub fn look(&self) -> JobReport {
         let mut report = self.report();
@@ -167,7 +167,7 @@ impl StartedJob {
         report
     }
 
-    /// Of a job of which nothing is known yet.
+    /// The report of a job of which nothing is known yet.
     fn report(&self) -> JobReport {
         let plans = self.plans.iter().map(Vec::as_slice).chain(std::iter::repeat(&[][..]));
         let agents =
@@ -191,10 +191,10 @@ impl StartedJob {
         }
     }
 
-    /// Names the hosts whose popular packs were found spoiled since it began, once all packs are checked:
-    /// that is waited for as long as for an answer. Blocks.
+    /// Names the hosts whose popular packs were found spoiled since the job began, once all packs are
+    /// checked. It waits for that as long as for an answer. Blocks.
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub fn wait_for_checks(
         &self,
         repository: &Repository,
@@ -208,9 +208,9 @@ impl StartedJob {
         self.note_spoilers(repository, report)
     }
 
-    /// As [`StartedJob::wait_for_checks`], as far as is known now.
+    /// Like [`StartedJob::wait_for_checks`], without waiting.
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub fn note_spoilers(&self, repository: &Repository, report: &mut JobReport) -> copal_backup::Result<()> {
         let names = report.agents.iter().map(|agent| agent.name.as_str());
         let names: Vec<&str> = names.chain(report.missing.iter().map(|agent| agent.name.as_str())).collect();
@@ -218,16 +218,16 @@ impl StartedJob {
         Ok(())
     }
 
-    /// Waits until it has ended; `tell` hears how far it is. Cancelled, it is ended on all agents, which
-    /// takes until each has come to a safe point. Blocks.
+    /// Waits until the job has ended; `tell` receives its progress. After a cancellation the job is ended on
+    /// all agents, each at its next safe point. Blocks.
     pub fn wait(&self, cancel: &CancelFlag, tell: &mut dyn FnMut(&JobReport)) -> JobReport {
         wait(self, cancel, tell)
     }
 }
 
-/// Begins a job on all agents; one in stages, with the first.
+/// Begins a job on all agents; a job in stages with the first stage.
 /// # Errors
-/// It has not begun.
+/// The job has not begun.
 pub fn begin(repository: &Repository, options: &JobOptions) -> Result<StartedJob, JobError> {
     let network = FleetNetwork::of(repository)?;
     let roster = roster(repository, &network, options)?;
@@ -236,9 +236,9 @@ pub fn begin(repository: &Repository, options: &JobOptions) -> Result<StartedJob
     begin_on(&roster, &network, options, (rounds, popular_from), Vec::new())
 }
 
-/// Runs a job in stages, to its end: none begins before all VMs of the one before have ended. Blocks.
+/// Runs a job in stages to its end: a stage begins only after all VMs of the previous one have ended. Blocks.
 /// # Errors
-/// A stage has not begun. What the stages before it stored is there.
+/// A stage has not begun. The snapshots of earlier stages exist.
 pub fn run_in_stages(
     repository: &Repository,
     options: &JobOptions,
@@ -252,8 +252,8 @@ pub fn run_in_stages(
     let mut all: Option<JobReport> = None;
     let mut lost: BTreeMap<String, String> = BTreeMap::new();
     for only in stages(&vms) {
-        // Whoever has no VM in the stage, or a smaller one, ends all of its rounds, too: others wait for
-        // that.
+        // A host without a VM in the stage, or with a smaller one, also ends all of its rounds: others wait
+        // for that.
         let plan = plan_request(options, &only);
         let mut stage = JobRoster { members: Vec::new(), missing: roster.missing.clone(), plans: Vec::new() };
         for member in &roster.members {
@@ -265,7 +265,8 @@ pub fn run_in_stages(
                     stage.members.push(member.clone());
                     stage.plans.push(plan);
                 }
-                // One that has died between two stages is like one that dies in the job: the others go on.
+                // An agent that has died between two stages counts as one that dies in the job: the others
+                // continue.
                 Err(reason) if info(member, &network).is_err() => {
                     drop(lost.insert(member.name.clone(), reason))
                 }
@@ -306,8 +307,8 @@ pub fn run_in_stages(
     Ok(all)
 }
 
-/// Begins a job on these agents; `only` these VMs, if there are any. One that is not to be reached any more
-/// is lost from the beginning.
+/// Begins a job on these agents; only for the VMs in `only`, if there are any. An agent that has become
+/// unreachable counts as lost from the beginning.
 pub(crate) fn begin_on(
     roster: &JobRoster,
     network: &FleetNetwork,
@@ -332,7 +333,7 @@ pub(crate) fn begin_on(
         only,
         plans: match bytes_of(&plans) <= MOST_NAMES_BYTES {
             true => plans.clone(),
-            // Whoever asks about the job later learns of VMs that have begun.
+            // Later queries about the job then cover VMs that have begun.
             false => Vec::new(),
         },
         missing: missing.clone(),
@@ -343,7 +344,8 @@ pub(crate) fn begin_on(
         let Err(reason) = call(member, network, run.clone()) else {
             continue;
         };
-        // One that has died since it told its plan is like one that dies in the job: the others go on.
+        // An agent that has died after it sent its plan counts as one that dies in the job: the others
+        // continue.
         if info(member, network).is_err() {
             tracing::warn!(reason, "takes no part");
             gone.push((member.name.clone(), reason));
@@ -371,10 +373,9 @@ pub(crate) fn begin_on(
     })
 }
 
-/// Finds a job again, or the newest, that agents which can be reached know. Those of its agents that cannot
-/// be reached count as lost.
+/// Finds a job, or the newest, by the reachable agents that know it. Its unreachable agents count as lost.
 /// # Errors
-/// Nobody knows it.
+/// No agent knows it.
 pub fn find(repository: &Repository, job: Option<&str>) -> Result<StartedJob, JobError> {
     let network = FleetNetwork::of(repository)?;
     let mut newest: Option<(&FleetMember, AgentStatus)> = None;
@@ -423,7 +424,7 @@ pub fn find(repository: &Repository, job: Option<&str>) -> Result<StartedJob, Jo
     Ok(begun)
 }
 
-/// Asks all agents what they would back up.
+/// Collects the plans of all agents.
 fn roster(
     repository: &Repository,
     network: &FleetNetwork,
@@ -438,17 +439,17 @@ fn roster(
     Ok(roster)
 }
 
-/// Asks what an agent would back up; of that `only` these VMs, if there are any.
+/// The request for an agent's plan; only for the VMs in `only`, if there are any.
 fn plan_request(options: &JobOptions, only: &[String]) -> PlanRequest {
     PlanRequest { rounds: options.rounds.clone(), only: only.to_vec() }
 }
 
-/// Bytes that names take in a command.
+/// Bytes of the names in a command.
 fn bytes_of(plans: &[Vec<String>]) -> usize {
     plans.iter().flatten().map(|vm| vm.len() + 3).sum()
 }
 
-/// How many rounds all agents go through: as many as were asked for, or as the agent with most needs.
+/// Number of rounds of all agents: the requested number, or that of the agent with the most.
 fn rounds_of(options: &JobOptions, roster: &JobRoster) -> Result<u32, JobError> {
     let most = most_rounds(&roster.plans);
     let Ok(RoundCount::Exactly(asked)) = options.rounds.parse() else {

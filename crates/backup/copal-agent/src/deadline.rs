@@ -1,22 +1,22 @@
-//! How long answers took lately, and the bounds of waiting that follow from it.
+//! Recent answer times, and the bounds of waiting derived from them.
 //!
 //! Paper: low-profile-dedup §3, stragglers.
 
 use std::time::Duration;
 
-/// No answer is given up earlier.
+/// Shortest deadline of an answer.
 pub const LEAST_DEADLINE: Duration = Duration::from_secs(5);
-/// Others are waited for at least so long.
+/// Shortest patience for other hosts.
 pub const LEAST_PATIENCE: Duration = Duration::from_secs(10);
-/// Earlier answers that count.
+/// Number of earlier answers that count.
 const MOST_SAMPLES: usize = 256;
 
-/// How long others are waited for by who took so long itself.
+/// Patience of a host for others, by the length of its own round.
 pub fn patience_after(took: Duration) -> Duration {
     LEAST_PATIENCE.max(took / 2)
 }
 
-/// How long answers took lately.
+/// Recent answer times.
 #[derive(Clone, Debug, Default)]
 pub struct AnswerTimes {
     /// A ring.
@@ -25,7 +25,7 @@ pub struct AnswerTimes {
 }
 
 impl AnswerTimes {
-    /// Enters how long an answer took.
+    /// Records an answer time.
     pub fn enter(&mut self, took: Duration) {
         if self.samples.len() < MOST_SAMPLES {
             self.samples.push(took);

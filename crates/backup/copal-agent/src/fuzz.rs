@@ -1,7 +1,7 @@
-//! What takes apart bytes that others wrote, by name: for the fuzz target, and a short run of each here.
+//! Decoders of bytes from other sources, by name: for the fuzz target, and a short run of each here.
 //!
-//! Where a checksum guards a structure, what lies behind it is listed too: chance does not get past a sum.
-//! Built for tests and fuzzing only.
+//! If a checksum guards a structure, the decoder behind it is listed too: random bytes do not pass a
+//! checksum. Built for tests and fuzzing only.
 
 use crate::detect::format::{self, BatchHead, FilePartition, RunHead, RunKind};
 use crate::messages::{AnswerMessage, AskMessage, MarkerMessage};
@@ -12,7 +12,7 @@ use copal_proto::messages;
 use prost::Message;
 use std::path::Path;
 
-/// Takes any bytes, gives nothing back and must not panic.
+/// Takes any bytes, returns nothing, and must not panic.
 pub type Decoder = fn(&[u8]);
 
 /// Names and decoders.
@@ -31,7 +31,8 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         let (Ok(bits), Ok(partition), Ok(rows)) = (input.u8(), input.u32(), input.u64()) else {
             return;
         };
-        let head = RunHead { belongs: FilePartition { bits, partition }, rows, complete_to: rows, rows_sum: rows };
+        let head =
+            RunHead { belongs: FilePartition { bits, partition }, rows, complete_to: rows, rows_sum: rows };
         let back = RunHead::decode(RunKind::Popular, &head.encode(RunKind::Popular));
         assert_eq!(back.ok(), Some(head), "what is written is read");
         let _ = head.file_len();

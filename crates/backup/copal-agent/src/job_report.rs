@@ -1,6 +1,6 @@
-//! The report of a job: what each agent said of it at last, and what is known without them.
+//! The report of a job: the last status of each agent, and facts that are known without the agents.
 //!
-//! Not here: asking the agents (`coordinator`), settling (`settlement`).
+//! Not here: querying the agents (`coordinator`), settlement (`settlement`).
 
 use crate::{
     agent::{AgentStatus, VmStatus},
@@ -10,14 +10,14 @@ use copal_backup::{peers::Writer, popular::SpoiledPack};
 use serde::{Deserialize, Serialize};
 use std::{fmt, time::Duration};
 
-/// A host whose popular packs were found not to hold what they should.
+/// A host whose popular packs were found to hold wrong chunks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpoilingHost {
-    /// The agent that it calls itself; `None`: no agent of the job has that name.
+    /// The agent name that it gives itself; `None`: no agent of the job has that name.
     pub agent: Option<String>,
-    /// The id of its role key, as `copal key ls` shows it; `None`: hosts do not sign in this repository.
+    /// The id of its role key, as shown by `copal key ls`; `None`: hosts do not sign in this repository.
     pub key: Option<String>,
-    /// How many of its packs.
+    /// Number of its wrong packs.
     pub packs: u64,
 }
 
@@ -46,44 +46,44 @@ pub(crate) fn spoiling_hosts(spoiled: &[SpoiledPack], names: &[&str]) -> Vec<Spo
     hosts
 }
 
-/// What a job did.
+/// The result of a job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct JobReport {
     /// Its id, as 32 hex digits.
     pub job: String,
-    /// Rounds it had.
+    /// Number of its rounds.
     pub rounds: u32,
-    /// What each agent said at last; of one that was lost, what it had said before.
+    /// The last status of each agent; for a lost agent, the one before its loss.
     pub agents: Vec<AgentReport>,
-    /// Agents that should have taken part and did not.
+    /// Agents that should have taken part but did not.
     pub missing: Vec<MissingAgent>,
-    /// Hosts whose popular packs were found not to hold what they should.
+    /// Hosts whose popular packs were found to hold wrong chunks.
     pub spoilers: Vec<SpoilingHost>,
     /// From beginning to end.
     pub took: Duration,
 }
 
-/// What an agent did in a job.
+/// The report of an agent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AgentReport {
     /// Its name.
     pub name: String,
-    /// Its last status; `None`: it has said nothing yet.
+    /// Its last status; `None`: none has arrived.
     pub status: Option<AgentStatus>,
-    /// VMs of its plan of which it has said nothing. They are named from the beginning: an agent that is killed
-    /// may never say anything.
+    /// VMs of its plan without a status. They are named from the beginning: an agent that is killed may never
+    /// report.
     pub waiting: Vec<String>,
-    /// Why nothing more is known.
+    /// Reason of a loss, after which nothing more is known.
     pub lost: Option<String>,
 }
 
 impl AgentReport {
-    /// Of an agent that has said nothing yet.
+    /// The report of an agent without a status.
     pub(crate) fn waiting(name: &str, vms: &[String]) -> AgentReport {
         AgentReport { name: name.to_owned(), status: None, waiting: vms.to_vec(), lost: None }
     }
 
-    /// It says how far it is, with all its VMs.
+    /// Enters a status of the agent, with all its VMs.
     pub(crate) fn hear(&mut self, status: AgentStatus) {
         self.status = Some(status);
         self.waiting.clear();
@@ -93,7 +93,7 @@ impl AgentReport {
         self.lost.is_some() || self.status.as_ref().is_some_and(|status| status.done)
     }
 
-    /// Adds what it did in the next stage.
+    /// Adds the agent's work in the next stage.
     fn add(&mut self, next: AgentReport) {
         self.waiting.extend(next.waiting);
         self.lost = next.lost;
@@ -104,7 +104,7 @@ impl AgentReport {
         }
     }
 
-    /// The VMs that it has spoken of.
+    /// The VMs with a status.
     #[must_use]
     pub fn vms(&self) -> &[VmStatus] {
         self.status.as_ref().map_or(&[], |status| &status.vms)
@@ -116,7 +116,7 @@ impl AgentReport {
 }
 
 impl JobReport {
-    /// Adds what the same agents did in the next stage.
+    /// Adds the work of the same agents in the next stage.
     pub(crate) fn add_stage(&mut self, stage: JobReport) {
         self.rounds += stage.rounds;
         self.took += stage.took;
@@ -129,7 +129,7 @@ impl JobReport {
         }
     }
 
-    /// An agent is lost between stages; its VMs of later ones wait for ever.
+    /// Marks an agent as lost between stages; its VMs of later stages stay waiting.
     pub(crate) fn lose(&mut self, name: &str, vms: &[String], reason: &str) {
         let at = self.agents.iter().position(|agent| agent.name == name).unwrap_or_else(|| {
             self.agents.push(AgentReport::waiting(name, &[]));
@@ -145,7 +145,7 @@ impl JobReport {
         }
     }
 
-    /// Whether nothing more is to be heard of it.
+    /// Whether no further status will arrive.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.agents.iter().all(AgentReport::is_over)
@@ -166,7 +166,7 @@ impl JobReport {
 mod tests {
     use super::*;
 
-    /// Packs are counted by the host that wrote them, which is named as it calls itself.
+    /// Packs are counted by their writing host, under the name that the host gives itself.
     #[test]
     fn hosts_that_stored_what_they_should_not_are_named_with_their_packs() {
         let spoiled = |pack: u64, writer: &str| SpoiledPack {

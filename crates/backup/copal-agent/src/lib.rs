@@ -1,21 +1,21 @@
-//! Agents of a fleet: one per host, each backs up its host's VMs and answers for a share of the popular
+//! Agents of a fleet: one per host. An agent backs up its host's VMs and answers for a share of the popular
 //! chunks.
 //!
 //! Design: docs/design/backup.md#a-fleet
 //!
-//! - [`partition`], [`members`]: who answers for which ids.
-//! - [`detect`]: what an owner answers, from its runs and the requests of all hosts.
-//! - [`deadline`]: how long is waited for an answer; [`markers`]: before a comparison.
-//! - [`rounds`]: which parts of which VMs are backed up together.
-//! - [`scheme`]: the product's way, and those that it stands beside.
-//! - [`plan_file`]: which VMs a host backs up.
+//! - [`partition`], [`members`]: assignment of ids to agents.
+//! - [`detect`]: the answers of an owner, from its runs and the requests of all hosts.
+//! - [`deadline`]: waiting times for answers; [`markers`]: the start of a comparison.
+//! - [`rounds`]: division of VMs into parts and rounds.
+//! - [`scheme`]: the scheme of the product, and those for comparison.
+//! - [`plan_file`]: the VMs that a host backs up.
 //! - [`budget`] and [`throttle`]: bounds on memory, and on bytes read and sent.
-//! - [`network`]: connections between members of a domain; [`messages`]: what is said over them.
-//! - [`asker`]: asks the owners of ids, and gathers what they answer.
-//! - [`server`]: receives questions, has them compared, answers; [`control`]: commands to it.
-//! - [`agent`]: all of it on one host. [`coordinator`]: a job on all hosts, [`job_report`]: what it did.
-//!   [`roster`]: which agents take part, and which are missing. [`settlement`]: what agents left stored twice,
-//!   since their keys may not give it up.
+//! - [`network`]: connections between members of a domain; [`messages`]: their messages.
+//! - [`asker`]: asks the owners of ids, and receives their answers.
+//! - [`server`]: receives questions, starts comparisons, answers; [`control`]: commands to it.
+//! - [`agent`]: all of this on one host. [`coordinator`]: a job on all hosts, [`job_report`]: its result.
+//!   [`roster`]: agents that take part, and missing ones. [`settlement`]: chunks stored twice that agents
+//!   could not settle with their keys.
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]
 

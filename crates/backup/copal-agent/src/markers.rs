@@ -1,29 +1,26 @@
-//! When a round's questions are compared: when all hosts have asked, or the patience of one that waits is
-//! over.
+//! Start of a round's comparison: when all hosts have asked, or the patience of a waiting host is over.
 //!
-//! Paper: low-profile-dedup §3, stragglers.
-//! Pure: instants are the caller's. An agent has one per round of a job that it is asked in; the simulator
-//! has the same.
+//! Paper: low-profile-dedup §3, stragglers. Pure: the caller passes instants. An agent has one per round of a
+//! job; the simulator uses the same code.
 //!
-//! A host that has asked all it will in a round sends a marker, which says how long it waits for others.
-//! Hosts that are about as fast see each other's chunks in one comparison. Those that come after it are late,
-//! and wait for each other the same way: a comparison for each would read the same part of the index once
-//! more for each of them.
+//! A host that has sent all its questions of a round sends a marker with its patience for other hosts. Hosts
+//! of similar speed see each other's chunks in one comparison. Later hosts wait for each other in the same
+//! way: a comparison for each would read the same part of the index again for each of them.
 //!
 //! Invariants
-//! - Whoever waits is compared before its patience is over.
-//! - Who has asked nothing waits for nothing: its marker hurries nobody.
+//! - A waiting host is compared before its patience is over.
+//! - A host without questions waits for nothing: its marker starts no comparison early.
 
 use std::{
     collections::BTreeSet,
     time::{Duration, Instant},
 };
 
-/// One round of a job, at one owner. `H` names a host.
+/// One round of a job at one owner. `H` identifies a host.
 #[derive(Clone, Debug)]
 pub struct RoundMarkers<H> {
     marked: BTreeSet<H>,
-    /// Those with questions since the last comparison.
+    /// Hosts with questions since the last comparison.
     asking: BTreeSet<H>,
     due: Option<Instant>,
 }
@@ -40,9 +37,9 @@ impl<H: Ord> RoundMarkers<H> {
         self.asking.insert(host);
     }
 
-    /// A host has asked all it will and waits so long for others. Whether what was asked is compared now,
-    /// since all `participants` have marked the round. A marker may come again, behind questions that came
-    /// again.
+    /// Records a marker: the host has sent all its questions, and waits this long for others. Returns whether
+    /// the comparison starts now, since all `participants` have marked the round. A marker may come again,
+    /// after repeated questions.
     pub fn mark(&mut self, host: H, patience: Duration, participants: usize, now: Instant) -> bool {
         if self.asking.contains(&host) {
             let end = now + patience;
@@ -56,12 +53,12 @@ impl<H: Ord> RoundMarkers<H> {
         all
     }
 
-    /// When somebody's patience is over; `None`: nobody waits.
+    /// The end of the earliest patience; `None`: no host waits.
     pub fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Whether what was asked is compared now, since somebody's patience is over.
+    /// Whether the comparison starts now, since the patience of a host is over.
     pub fn take_due(&mut self, now: Instant) -> bool {
         let is_due = self.due.is_some_and(|due| now >= due);
         if is_due {

@@ -1,4 +1,4 @@
-//! Members of a fleet, and which of them answers for which ids.
+//! Assignment of partitions to the members of a fleet.
 
 use crate::{
     asker::{FleetMember, OwnerMap},
@@ -6,11 +6,11 @@ use crate::{
 };
 use copal_backup::peers::ShortId;
 
-/// Fleets of at most so many hosts have 2^8 partitions, larger ones 2^12, and those of more than 16 times as
-/// many 2^16: all hosts of a job have the same number, and it changes rarely.
+/// Fleets of at most this many hosts have 2^8 partitions, larger ones 2^12, and those of more than 16 times
+/// as many 2^16. All hosts of a job use the same number, and it changes rarely.
 const HOSTS_OF_8_BITS: usize = 64;
 
-/// Bits of an id that choose its partition in a fleet of so many hosts.
+/// Bits of an id that choose its partition, for this number of hosts.
 #[must_use]
 pub fn partition_bits(hosts: usize) -> u8 {
     match hosts {
@@ -20,11 +20,12 @@ pub fn partition_bits(hosts: usize) -> u8 {
     }
 }
 
-/// Who answers for each partition: by the members' names alone, so that all hosts agree.
+/// The members that answer for each partition: a function of the members' names alone, so that all hosts
+/// agree.
 #[derive(Debug)]
 pub(crate) struct ResponsibleMembers {
     partitions: IdPartitions,
-    /// Of each partition: the owner and, unless there is only one member, the stand-in.
+    /// For each partition the owner and, unless there is only one member, the stand-in.
     by_partition: Vec<(u16, Option<u16>)>,
 }
 

@@ -1,9 +1,9 @@
-//! Messages between agents, as the rest of the crate holds them: bounded, with ids and jobs of their length.
+//! Messages between agents after validation: bounded, with ids and jobs of the right length.
 //!
 //! Specified in `proto/copal/agent.proto`, carried by the frames of a cluster (docs/formats/wire-frame.md).
 //! Invariant: a message of a peer becomes one of these only within the bounds below.
 //!
-//! Not here: whether an answer belongs to a question (`asker`).
+//! Not here: matching answers to questions (`asker`).
 
 use bytes::Bytes;
 use copal_backup::peers::ShortId;
@@ -22,7 +22,7 @@ pub const JSON_BYTES: usize = 1 << 20;
 
 const ID_BYTES: usize = size_of::<ShortId>();
 
-/// A run of an asker: random, so that its answers are told from those of earlier runs.
+/// A run of an asker: random, which distinguishes its answers from those of earlier runs.
 pub type Instance = [u8; 16];
 
 /// A message that no agent of this version sends.
@@ -30,7 +30,7 @@ pub type Instance = [u8; 16];
 #[error("{0} of a message between agents is not valid")]
 pub struct MessageError(&'static str);
 
-/// Ids of one partition, for its owner to look up.
+/// Ids of one partition that its owner looks up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AskMessage {
     /// The job.
@@ -39,7 +39,7 @@ pub struct AskMessage {
     pub round: u32,
     /// Number of the VM in the job.
     pub vm: u32,
-    /// Number that the asker gave this batch: the answers carry it. A batch that is asked again has the same.
+    /// The asker's number of this batch, which its answers carry. A repeated batch has the same number.
     pub batch: u64,
     /// Bits of an id that choose its partition.
     pub partition_bits: u8,
@@ -50,7 +50,7 @@ pub struct AskMessage {
 }
 
 impl AskMessage {
-    /// As it is sent by an asker.
+    /// The message of an asker.
     #[must_use]
     pub fn to_message(&self, instance: &Instance) -> messages::AgentAsk {
         messages::AgentAsk {
@@ -65,7 +65,7 @@ impl AskMessage {
         }
     }
 
-    /// Checks what a peer sent; the asker, and the question.
+    /// Checks the message of a peer; returns the asker and the question.
     /// # Errors
     /// A field is out of its bounds.
     pub fn of_message(message: &messages::AgentAsk) -> Result<(Instance, AskMessage), MessageError> {
@@ -91,21 +91,21 @@ impl AskMessage {
     }
 }
 
-/// The sender has asked all it will ask in this round. May come twice.
+/// The sender has sent all its questions of this round. May come twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MarkerMessage {
     /// The job.
     pub job: [u8; 16],
-    /// The round that is over for the sender.
+    /// The round that has ended for the sender.
     pub round: u32,
-    /// Hosts that send this marker.
+    /// Number of hosts that send this marker.
     pub participants: u32,
-    /// How long the sender waits for other hosts from now on, in milliseconds.
+    /// Time that the sender waits for other hosts from now on, in milliseconds.
     pub patience_ms: u32,
 }
 
 impl MarkerMessage {
-    /// As it is sent by an asker.
+    /// The message of an asker.
     #[must_use]
     pub fn to_message(&self, instance: &Instance) -> messages::AgentMarker {
         messages::AgentMarker {
@@ -117,7 +117,7 @@ impl MarkerMessage {
         }
     }
 
-    /// Checks what a peer sent; the asker, and the marker.
+    /// Checks the message of a peer; returns the asker and the marker.
     /// # Errors
     /// A field is out of its bounds.
     pub fn of_message(message: &messages::AgentMarker) -> Result<(Instance, MarkerMessage), MessageError> {
@@ -149,13 +149,13 @@ pub struct AnswerMessage {
 }
 
 impl AnswerMessage {
-    /// Bytes of memory that they take while they wait to be sent.
+    /// Bytes of memory until they are sent.
     #[must_use]
     pub fn bytes(&self) -> usize {
         size_of::<AnswerMessage>() + size_of_val(&self.codes[..])
     }
 
-    /// As they are sent.
+    /// The message of a server.
     #[must_use]
     pub fn into_message(self) -> messages::AgentAnswer {
         messages::AgentAnswer {
@@ -168,7 +168,7 @@ impl AnswerMessage {
         }
     }
 
-    /// Checks what a peer sent.
+    /// Checks the message of a peer.
     /// # Errors
     /// A field is out of its bounds.
     pub fn of_message(message: messages::AgentAnswer) -> Result<AnswerMessage, MessageError> {
@@ -188,7 +188,7 @@ impl AnswerMessage {
 
 /// Checks the instance of an asker.
 /// # Errors
-/// It has another length than 16 bytes.
+/// Its length is not 16 bytes.
 pub(crate) fn instance(bytes: &[u8]) -> Result<Instance, MessageError> {
     bytes.try_into().map_err(|_| MessageError("the instance"))
 }

@@ -1,6 +1,6 @@
-//! An agent that a job expects and that takes no part in it, as people and programs read of it.
+//! An agent that a job expects but that takes no part, for people and programs.
 //!
-//! Not here: how it is found out (`roster`).
+//! Not here: finding missing agents (`roster`).
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -10,11 +10,11 @@ use std::fmt;
 pub struct MissingAgent {
     /// Its name.
     pub name: String,
-    /// VMs that it would back up, as it said last, and that no other agent backs up.
+    /// VMs that it would back up, by its last plan, and that no other agent backs up.
     pub vms: Vec<String>,
-    /// Further VMs of its plan, whose names are not known.
+    /// Further VMs of its plan, whose names are unknown.
     pub more_vms: u32,
-    /// Why it is missing.
+    /// Reason of its absence.
     pub reason: String,
 }
 

@@ -1,8 +1,8 @@
-//! Connections between agents: the frames and TLS of a cluster, under the authority that the secret of a
-//! domain gives.
+//! Connections between agents: the frames and TLS of a cluster, under an authority derived from a domain's
+//! secret.
 //!
 //! Each holder of the secret derives the same authority and signs a certificate for itself, which does not
-//! expire. So both sides of a connection hold the secret; names tell members apart and prove nothing.
+//! expire. So both sides of a connection hold the secret; names distinguish members and prove nothing.
 //! Design: docs/design/backup.md#a-fleet
 //!
 //! Not here: the messages (`messages`), the accepting side (`server`).
@@ -22,7 +22,7 @@ use std::{
 };
 use tokio::{runtime::Runtime, task::JoinHandle};
 
-/// How long a peer may take to tell its name.
+/// Longest wait for a peer's hello.
 const HELLO: Duration = Duration::from_secs(10);
 /// Pauses between tries to connect, while each fails within [`SOON`].
 const PAUSES: [Duration; 4] = [
@@ -34,26 +34,26 @@ const PAUSES: [Duration; 4] = [
 const SOON: Duration = Duration::from_secs(1);
 /// Most threads for connections: they decrypt and decode messages, and never block.
 const MOST_WORKERS: usize = 4;
-/// Threads at a time for work that blocks, beside the workers.
+/// Most threads for blocking work, beside the workers.
 const BLOCKING_THREADS: usize = 32;
 
-/// Why an agent cannot be talked to.
+/// Reason why an agent cannot be reached.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PeerError {
     /// The agent does not answer, or refuses.
     #[error("{}", sentence(address, source))]
     Call {
-        /// Where it listens.
+        /// Its address.
         address: String,
-        /// Why.
+        /// Error of the call.
         #[source]
         source: CallError,
     },
-    /// Another member listens there.
+    /// Another member has this address.
     #[error("{address} is the agent {found:?}, not {wanted:?}: the addresses of the members are out of date")]
     OtherMember {
-        /// Where it listens.
+        /// The address.
         address: String,
         /// Its name.
         found: String,
@@ -65,19 +65,19 @@ pub enum PeerError {
         "the agent at {address} is of another release (version {theirs} of its messages, here {VERSION}); run one release on all hosts of a fleet"
     )]
     Release {
-        /// Where it listens.
+        /// Its address.
         address: String,
         /// Its version.
         theirs: u32,
     },
-    /// This process cannot show a certificate, or has no threads.
+    /// This process cannot create a certificate, or has no threads.
     #[error("no connections between agents: {0}")]
     Network(#[from] io::Error),
 }
 
 fn sentence(address: &str, error: &CallError) -> String {
     match error {
-        // These name it.
+        // The error names the release.
         CallError::Unreachable { .. } | CallError::Broken { .. } => error.to_string(),
         CallError::Failed(failure) => format!("{address}: {}", failure.text),
         _ => format!("{address}: {error}"),
@@ -86,7 +86,7 @@ fn sentence(address: &str, error: &CallError) -> String {
 
 /// Checks the hello of a peer.
 /// # Errors
-/// A sentence: it is of another release, or has no name that a member can have.
+/// A sentence: the peer is of another release, or its name is invalid.
 pub(crate) fn check_hello(hello: &messages::AgentHello) -> Result<(), String> {
     if hello.version != VERSION {
         return Err(format!(
@@ -108,27 +108,27 @@ struct NetworkState {
 
 impl Drop for NetworkState {
     fn drop(&mut self) {
-        // The last one may be dropped by a task of the runtime itself, which must not wait for it.
+        // A task of the runtime itself may drop the last one; it must not wait for the runtime.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
     }
 }
 
-/// Certificate and threads with which a process talks to agents. Cheap to clone. Not to be waited on inside
-/// a runtime.
+/// Certificate and threads of a process for connections to agents. Cheap to clone. Must not be waited on
+/// inside a runtime.
 #[derive(Clone)]
 pub struct FleetNetwork(Arc<NetworkState>);
 
 impl fmt::Debug for FleetNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Never the keys.
+        // Never prints the keys.
         f.write_str("Network(..)")
     }
 }
 
 impl FleetNetwork {
-    /// For the agents of a repository.
+    /// The network of a repository's agents.
     /// # Errors
     /// As [`FleetNetwork::new`].
     pub fn of(repository: &Repository) -> copal_backup::Result<FleetNetwork> {
@@ -137,9 +137,9 @@ impl FleetNetwork {
         })
     }
 
-    /// For the holders of a domain's secret.
+    /// The network of the holders of a domain's secret.
     /// # Errors
-    /// The system gives no randomness or no threads.
+    /// The system provides no random numbers or no threads.
     pub fn new(secret: &[u8; 32]) -> io::Result<FleetNetwork> {
         let authority = CertificateAuthority::derived(secret, "Copal fleet").map_err(io::Error::other)?;
         let identity = authority.lasting_identity(AGENT_NAME).map_err(io::Error::other)?;
@@ -164,7 +164,8 @@ impl FleetNetwork {
         self.runtime().spawn(task)
     }
 
-    /// Connects to the agent at `address` and tells it our name; the connection, and the name of the agent.
+    /// Connects to the agent at `address` and sends our name; returns the connection and the name of the
+    /// agent.
     /// # Errors
     /// It does not answer, belongs to another domain, or is of another release.
     pub async fn connect(&self, address: &str, name: &str) -> Result<(Connection, String), PeerError> {
@@ -176,7 +177,7 @@ impl FleetNetwork {
                 Err(error) => error,
             };
             match pauses.next() {
-                // A server with many unauthenticated connections ends some, this one perhaps.
+                // A server with many unauthenticated connections closes some, perhaps this one.
                 Some(pause) if !matches!(error, CallError::Failed(_)) && began.elapsed() < SOON => {
                     tokio::time::sleep(pause).await;
                 }
@@ -205,9 +206,9 @@ impl FleetNetwork {
     }
 }
 
-/// A runtime whose threads follow from the machine.
+/// A runtime with threads according to the machine.
 /// # Errors
-/// The system gives no threads.
+/// The system provides no threads.
 pub(crate) fn runtime(name: &str) -> io::Result<Runtime> {
     let workers = available_parallelism().map_or(1, usize::from).min(MOST_WORKERS);
     probe_threads(workers)?;

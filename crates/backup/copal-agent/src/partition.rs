@@ -1,8 +1,8 @@
-//! Partitions of the ids, and which agents answer for each.
+//! Partitions of the ids, and the agents that answer for each.
 //!
-//! Ids are hashes, so their first bits divide them evenly. Who answers follows from the names of the agents
-//! alone (rendezvous hashing): one agent more or less moves its own partitions and no others.
-//! Not here: which agents there are.
+//! Ids are hashes, so their first bits divide them evenly. The agents' names alone determine the owner
+//! (rendezvous hashing): adding or removing one agent moves only its own partitions.
+//! Not here: the list of agents.
 
 use copal_backup::peers::ShortId;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 pub const MAX_BITS: u8 = 16;
 /// Bytes of one row of an index run: a short id and an ordinal.
 const INDEX_ROW_BYTES: u64 = 20;
-/// An index run of this length is read in a fraction of a second, and answers for 400,000 popular chunks.
+/// An index run of this length is read in a fraction of a second, and covers 400,000 popular chunks.
 const INDEX_RUN_BYTES: u64 = 8 << 20;
 /// With fewer partitions per host, chance would give some hosts twice the work of others.
 const PARTITIONS_PER_HOST: u64 = 16;
@@ -28,7 +28,8 @@ impl IdPartitions {
         (bits <= MAX_BITS).then_some(IdPartitions { bits })
     }
 
-    /// As many that an index run of `popular_ids` has at most 8 MiB and each host several partitions.
+    /// As many partitions as give each index run of `popular_ids` at most 8 MiB, and each host several
+    /// partitions.
     pub fn for_fleet(popular_ids: u64, hosts: u32) -> IdPartitions {
         let for_size = popular_ids.saturating_mul(INDEX_ROW_BYTES).div_ceil(INDEX_RUN_BYTES);
         let for_balance = u64::from(hosts) * PARTITIONS_PER_HOST;
@@ -41,7 +42,7 @@ impl IdPartitions {
         self.bits
     }
 
-    /// How many there are.
+    /// Number of partitions.
     pub fn count(self) -> u32 {
         1 << self.bits
     }
@@ -53,12 +54,12 @@ impl IdPartitions {
     }
 }
 
-/// Who answers for a partition.
+/// The agents that answer for a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartitionMembers<'a> {
-    /// Is asked.
+    /// Asked first.
     pub owner: &'a str,
-    /// Is asked when the owner is silent; `None` where one agent is alone.
+    /// Asked if the owner is silent; `None` for a single agent.
     pub stand_in: Option<&'a str>,
 }
 
@@ -81,14 +82,15 @@ pub fn answerers<'a>(
     first.map(|(_, owner)| PartitionMembers { owner, stand_in: second.map(|(_, name)| name) })
 }
 
-/// How many of these names come before `own` for something that any of them may do; all agree on the order.
+/// Number of these names that come before `own` for a task that each of them could do; all agents agree on
+/// the order.
 pub fn rank<'a>(names: impl IntoIterator<Item = &'a str>, own: &str, what: u64) -> u32 {
     let lot = |name: &str| xxh3_64_with_seed(name.as_bytes(), what);
     let mine = lot(own);
     names.into_iter().filter(|name| *name != own && lot(name) > mine).count() as u32
 }
 
-/// The lot of an agent for a partition; the highest is the owner's.
+/// The hash of an agent for a partition; the highest belongs to the owner.
 fn draw(name: &str, partition: u32) -> u64 {
     xxh3_64_with_seed(name.as_bytes(), u64::from(partition))
 }
@@ -134,7 +136,7 @@ mod tests {
         assert_eq!((alone.owner, alone.stand_in), ("h1", None));
     }
 
-    /// Recorded once: another build must not think otherwise.
+    /// Recorded values: another build must give the same.
     const OWNERS_OF_EIGHT: [&str; 8] = ["h3", "h3", "h3", "h1", "h1", "h2", "h1", "h3"];
 
     #[test]

@@ -1,8 +1,8 @@
-//! Which agents take part in a job, what each would back up, and which are missing.
+//! The agents of a job: those that take part with their plans, and the missing ones.
 //!
-//! An agent that is listed with a plan is expected in each job until it is retired (`copal agent rm`). One
-//! that cannot be reached, or whose plan cannot be read, is missing: the others go on without it, and the job
-//! is not complete.
+//! An agent that is listed with a plan is expected in each job until it is removed (`copal agent rm`). An
+//! agent that is unreachable, or whose plan cannot be read, is missing: the others continue without it, and
+//! the job is not complete.
 //!
 //! Not here: the list (`copal_backup`), running the job (`coordinator`).
 
@@ -23,16 +23,15 @@ use std::collections::{BTreeMap, HashSet};
 pub(crate) struct JobRoster {
     /// Those that take part.
     pub(crate) members: Vec<FleetMember>,
-    /// What each would back up.
+    /// The plan of each member.
     pub(crate) plans: Vec<PlanInfo>,
     pub(crate) missing: Vec<MissingAgent>,
 }
 
 impl JobRoster {
-    /// Asks all agents; `plan` is what they are asked. Blocks up to some seconds for each that does not
-    /// answer.
+    /// Queries all agents with `plan`. Blocks for some seconds for each agent that does not answer.
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub(crate) fn call(
         repository: &Repository,
         network: &FleetNetwork,
@@ -44,7 +43,7 @@ impl JobRoster {
         let is_listed = |name: &str| listed.iter().any(|agent| agent.name == name);
         for member in alive {
             if let Err(reason) = info(&member, network) {
-                // It was retired, or has no plan: no VM waits for it.
+                // It was removed, or has no plan: no VM needs it.
                 if is_listed(&member.name) {
                     tracing::warn!(reason, "takes no part");
                     reasons.insert(member.name, reason);
@@ -66,7 +65,7 @@ impl JobRoster {
         Ok(roster)
     }
 
-    /// Enters as missing all that are listed, or gave a reason, and take no part.
+    /// Enters as missing all agents that are listed, or gave a reason, and take no part.
     fn miss(&mut self, listed: Vec<ListedAgent>, mut reasons: BTreeMap<String, String>) {
         let here: HashSet<&str> = self.members.iter().map(|member| member.name.as_str()).collect();
         // A VM that moved to another host is not missing.
@@ -102,9 +101,9 @@ impl JobRoster {
     }
 }
 
-/// What an agent would back up.
+/// Queries the plan of an agent.
 /// # Errors
-/// A sentence: it cannot be reached, or why its plan cannot be read.
+/// A sentence: the agent cannot be reached, or its plan cannot be read.
 pub(crate) fn plan_of(
     member: &FleetMember,
     network: &FleetNetwork,

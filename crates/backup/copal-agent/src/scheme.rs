@@ -1,24 +1,24 @@
-//! How the VMs of a job find what need not be stored: the product's way, and those that the paper stands
-//! beside.
+//! Schemes by which the VMs of a job find duplicates: the scheme of the product, and those of the paper for
+//! comparison.
 //!
 //! Paper: low-profile-dedup §5 (tables 1 and 2)
 
 use serde::{Deserialize, Serialize};
 
-/// How a job is run.
+/// The scheme of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DedupScheme {
-    /// Hosts ask each other in rounds, and wait for nobody who is late.
+    /// Hosts ask each other in rounds, and do not wait for a late host.
     #[default]
     Collaborative,
-    /// Hosts ask each other in stages: each backs up one VM, and none begins the next before all have ended.
+    /// Hosts ask each other in stages: each backs up one VM, and begins the next after all have ended.
     Synchronous,
-    /// Nobody is asked, and segments that changed are stored whole.
+    /// No host asks, and changed segments are stored completely.
     DirtyBit,
 }
 
-/// The VMs of each stage: the first of every host, the second, and so on.
+/// The VMs of each stage: the first VM of every host, then the second, and so on.
 pub(crate) fn stages(plans: &[Vec<String>]) -> Vec<Vec<String>> {
     let most = plans.iter().map(Vec::len).max().unwrap_or(0);
     let stage = |number: usize| plans.iter().filter_map(|vms| vms.get(number).cloned()).collect();

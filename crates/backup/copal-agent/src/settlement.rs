@@ -1,11 +1,11 @@
-//! Chunks that a job left stored twice: settled, or counted, by the process that waits for the job.
+//! Settlement of chunks that a job stored twice, or their count, by the process that waits for the job.
 //!
 //! Design: docs/design/backup.md#rounds
 //!
-//! Agents whose keys have the delete role settle their VMs themselves (`agent::settlement`). The VMs of the
-//! others are asked about here, one after the other, once all hosts have stored. A handle with the delete
-//! role gives up chunks that are popular by now; another one counts them. A VM that cannot be settled is no
-//! failure of the job: its snapshot stands.
+//! Agents whose keys have the delete role settle their VMs themselves (`agent::settlement`). This module asks
+//! about the VMs of the others, one after the other, once all hosts have stored. A handle with the delete
+//! role gives up chunks that are popular now; another handle counts them. A VM that cannot be settled is no
+//! failure of the job: its snapshot is valid.
 
 use crate::{
     agent::{FleetClient, SettledVm, VmStatus},
@@ -14,44 +14,44 @@ use crate::{
 use copal_backup::{CancelFlag, CleanUpOptions, Collaboration, Repository, Role, Silent, peers::Writer};
 use std::{path::Path, time::Duration};
 
-/// The host that asks, and its bounds.
+/// The asking host, and its bounds.
 #[derive(Clone, Copy, Debug)]
 pub struct SettleOptions<'a> {
     /// The name of this host.
     pub name: &'a str,
-    /// A directory for requests that wait.
+    /// A directory for waiting requests.
     pub spool: &'a Path,
-    /// Longest time for an answer.
+    /// Longest wait for an answer.
     pub timeout: Duration,
-    /// Most memory for the chunks that are asked about at once.
+    /// Most memory for the chunks of one query.
     pub memory_bytes: u64,
 }
 
 /// The result of settling a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobSettlement {
-    /// Chunks that VMs gave up for popular ones.
+    /// Chunks that VMs replaced by popular ones.
     pub moved: u64,
     /// Bytes of them.
     pub moved_bytes: u64,
-    /// Of them, those that became popular only then.
+    /// Chunks of these that became popular only then.
     pub stored_popular: u64,
     /// Stored bytes that a deletion frees.
     pub freed_bytes: u64,
-    /// Chunks that are stored for several VMs, each for itself, and could be popular.
+    /// Chunks that several VMs store separately, and that could be popular.
     pub twice: u64,
     /// Bytes of them.
     pub twice_bytes: u64,
-    /// Chunks that several VMs have, and that the fraction of popular chunks has no room for.
+    /// Chunks of several VMs that the fraction of popular chunks has no space for.
     pub refused: u64,
-    /// VMs that were not asked about, or not to the end.
+    /// VMs that were not asked about, or not completely.
     pub unsettled: Vec<String>,
-    /// Why not, of the first that says.
+    /// The first reason for that.
     pub reason: Option<String>,
 }
 
 impl JobSettlement {
-    /// Of the job of a report.
+    /// The settlement in a job's report.
     #[must_use]
     pub fn of(report: &JobReport) -> JobSettlement {
         let mut settlement = JobSettlement::default();
@@ -84,8 +84,8 @@ impl JobSettlement {
     }
 }
 
-/// Whether chunks may be popular by now that VMs of the job stored for themselves: an agent says so, or can
-/// no longer say.
+/// Whether VMs of the job stored chunks for themselves that may be popular now: an agent reports so, or can
+/// no longer report.
 fn has_gain(report: &JobReport) -> bool {
     let may = |agent: &AgentReport| match agent.status.as_ref().and_then(|status| status.gain) {
         Some(has_gain) => has_gain || agent.lost.is_some(),
@@ -94,8 +94,8 @@ fn has_gain(report: &JobReport) -> bool {
     report.agents.iter().any(may)
 }
 
-/// Settles the VMs of a job that no agent has settled, or counts what they store twice, and enters it in the
-/// report. `tell` hears which VM it is about, its number, and how many there are. What cannot be done is said
+/// Settles the VMs of a job that no agent has settled, or counts the chunks that they store twice, and enters
+/// the result in the report. `tell` receives each VM, its number, and the number of VMs. Failures are entered
 /// in the report. Blocks.
 pub fn settle(
     repository: &Repository,

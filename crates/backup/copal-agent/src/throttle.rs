@@ -1,15 +1,16 @@
-//! Throttle: bytes per second that a host reads or sends for backups, without bursts that guests would feel.
+//! Throttle: limits the bytes per second that a host reads or sends for backups, without bursts that guests
+//! would notice.
 //!
-//! Not here: how long to wait (`copal_volume::TokenBucket`).
+//! Not here: the waiting times (`copal_volume::TokenBucket`).
 
 use copal_volume::TokenBucket;
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Longest time whose bytes may go at once after a pause.
+/// Longest time whose bytes may be used at once after a pause.
 const BURST: Duration = Duration::from_millis(250);
-/// How often a waiting thread looks whether it is cancelled.
+/// Poll interval of the cancel flag for a waiting thread.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// The flag was set while a thread waited.
@@ -17,7 +18,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 #[error("cancelled while waiting for the rate limit")]
 pub struct WaitCancelled;
 
-/// A rate that threads share.
+/// A rate limit that threads share.
 #[derive(Debug)]
 pub struct ByteThrottle {
     bucket: Option<Mutex<TokenBucket>>,
@@ -26,7 +27,7 @@ pub struct ByteThrottle {
 }
 
 impl ByteThrottle {
-    /// A throttle of this many bytes per second; `None`: no limit.
+    /// A throttle of this number of bytes per second; `None`: no limit.
     pub fn new(bytes_per_second: Option<u64>) -> ByteThrottle {
         ByteThrottle {
             bucket: bytes_per_second.map(|rate| Mutex::new(TokenBucket::new(rate, BURST, Duration::ZERO))),
@@ -35,10 +36,9 @@ impl ByteThrottle {
         }
     }
 
-    /// Takes bytes, and blocks before that until earlier ones are paid for. Threads that wait are not in
-    /// order.
+    /// Takes bytes; blocks first until earlier ones are paid for. Waiting threads are not served in order.
     /// # Errors
-    /// `Cancelled`: the flag was set meanwhile; nothing was taken.
+    /// `WaitCancelled`: the flag was set meanwhile; nothing was taken.
     pub fn take(&self, bytes: u64, cancel: &AtomicBool) -> Result<(), WaitCancelled> {
         let Some(bucket) = &self.bucket else {
             return Ok(());

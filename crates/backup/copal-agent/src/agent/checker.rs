@@ -1,9 +1,7 @@
-//! The second pair of eyes: popular packs that other hosts wrote are opened here before anybody counts on
-//! them (BAK-20).
+//! Check of popular packs: another host opens each pack before any host refers to it (BAK-20).
 //!
-//! One host does it for each pack, by rank among those that did not write it; if that one is slow, the next
-//! does it too. A host that is alone opens its own. Between packs, sessions of hosts that have died are ended
-//! (BAK-21).
+//! For each pack one host checks, by rank among those that did not write it; if it is slow, the next checks
+//! too. A host that is alone checks its own packs. Between packs, sessions of dead hosts are ended (BAK-21).
 
 use super::job::JobHost;
 use crate::partition::rank;
@@ -13,15 +11,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often the log is looked at when nobody says that there is something new.
+/// Longest interval between reads of the log, if no signal arrives.
 const LOOK: Duration = Duration::from_millis(500);
-/// How long the first in rank is left to itself.
+/// Time for which the first in rank checks alone.
 const HEAD_START: Duration = Duration::from_secs(5);
-/// What was decided about a pack is not decided again by this run.
+/// A decision on a pack is final for this run.
 const NOT_AGAIN: Duration = Duration::from_secs(86_400 * 365);
-/// How often one looks whether hosts that hold VMs are alive.
+/// Interval between checks whether hosts with open sessions are alive.
 const LEASES_LOOK: Duration = Duration::from_secs(60);
-/// How often one looks who else there is.
+/// Interval between reads of the list of members.
 const MEMBERS_LOOK: Duration = Duration::from_secs(20);
 
 /// Checks packs until the host stops.
@@ -34,7 +32,7 @@ pub(crate) fn run(host: &JobHost) {
         let unchecked = match host.repository.unchecked_popular() {
             Ok(unchecked) => unchecked,
             Err(error) => {
-                tracing::warn!(%error, "the log of popular packs cannot be read now");
+                tracing::warn!(%error, "log of popular packs not readable, retried");
                 Vec::new()
             }
         };
@@ -53,22 +51,21 @@ pub(crate) fn run(host: &JobHost) {
             }
             match host.repository.check_popular(pack.pack, &cancel) {
                 Ok(true) => {
-                    tracing::debug!(pack = pack.pack, "opened and found right");
-                    // What this host says of its own packs counts for nobody where hosts sign: another one
-                    // looks.
+                    tracing::debug!(pack = pack.pack, "popular pack checked");
+                    // In repositories with signatures a host's check of its own packs does not count: another
+                    // host checks them.
                     seen.insert(pack.pack, Instant::now() + NOT_AGAIN);
                 }
                 Ok(false) => {
                     tracing::warn!(
                         pack = format!("{:016x}", pack.pack),
-                        "a popular pack of another host does not open to what it should hold: that host has bad memory, a bad \
-                         disk or bad intent; nobody refers to the pack any more"
+                        "a popular pack of another host holds wrong chunks: that host has bad memory, a bad disk or bad intent; no new reference to the pack is made"
                     );
-                    // It is looked at again when the agent starts anew.
+                    // The pack is checked again after a restart of the agent.
                     seen.insert(pack.pack, Instant::now() + NOT_AGAIN);
                 }
                 Err(Error::Cancelled { .. }) => return,
-                Err(error) => tracing::warn!(%error, "a popular pack cannot be opened now"),
+                Err(error) => tracing::warn!(%error, "popular pack not readable, retried"),
             }
         }
         leases.look(host);
@@ -76,7 +73,7 @@ pub(crate) fn run(host: &JobHost) {
     }
 }
 
-/// Ends sessions whose holders are silent.
+/// Ends sessions whose holders have no heartbeat.
 struct LeaseWatcher {
     watch: LeaseWatch,
     began: Instant,
@@ -99,16 +96,16 @@ impl LeaseWatcher {
                 for ended in ended {
                     tracing::warn!(
                         vm = ended.vm.name,
-                        "a host that was backing this VM up is silent: its backup was ended"
+                        "host without heartbeat: its backup of this VM was ended"
                     );
                 }
             }
-            Err(error) => tracing::warn!(%error, "who holds VMs cannot be read now"),
+            Err(error) => tracing::warn!(%error, "open sessions not readable, retried"),
         }
     }
 }
 
-/// Who else may check.
+/// The members that rank the checks.
 #[derive(Default)]
 struct RankedMembers {
     names: Vec<String>,
@@ -123,15 +120,15 @@ impl RankedMembers {
         self.looked = Some(Instant::now());
         match super::liveness::alive(&host.repository) {
             Ok(members) => self.names = members.into_iter().map(|member| member.name).collect(),
-            Err(error) => tracing::warn!(%error, "who else there is cannot be read now"),
+            Err(error) => tracing::warn!(%error, "list of members not readable, retried"),
         }
     }
 
-    /// Whether it is this host's to check a pack that was first seen so long ago.
+    /// Whether this host must check a pack that was first seen this long ago.
     fn is_mine(&self, host: &JobHost, pack: UncheckedPack, since: Duration) -> bool {
         let own = host.name.as_str();
         let others = self.names.iter().any(|name| name != own);
-        // A name is what any host may say; its key is not.
+        // A host may claim any name, but not another's key.
         let is_own = match pack.host {
             Some(writer) => host.repository.host_key() == Some(writer),
             None => Writer::of(own) == pack.writer,

@@ -1,4 +1,4 @@
-//! A backup that is no agent's: it asks the agents that it can reach, and nobody waits for it.
+//! Queries of a single backup that is no agent's: it asks the reachable agents, and no agent waits for it.
 
 use super::{liveness::alive, patience::HostPatience, peers::tag_of, requests};
 use crate::{
@@ -19,7 +19,7 @@ use std::{
 };
 use uuid::Uuid;
 
-/// Time between two questions about what is to be carried.
+/// Interval between repeated queries about carried chunks.
 const PAUSE: Duration = Duration::from_millis(300);
 
 /// Asks the agents of a fleet for one backup.
@@ -31,9 +31,9 @@ pub struct FleetClient {
 }
 
 impl FleetClient {
-    /// Looks which agents answer; `None`: none does, so that the backup is one without others.
+    /// Finds the agents that answer; `None`: none answers, so the backup works without others.
     /// # Errors
-    /// Those of the store, and when the system gives no thread.
+    /// Errors of the store, and failures to start threads.
     pub fn connect(
         repository: &Repository,
         name: &str,
@@ -65,7 +65,7 @@ impl FleetClient {
         Ok(Some(FleetClient { asker, timeout, again_since: Mutex::default(), members }))
     }
 
-    /// Who is asked.
+    /// The agents that are asked.
     #[must_use]
     pub fn members(&self) -> &[FleetMember] {
         &self.members

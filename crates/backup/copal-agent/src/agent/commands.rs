@@ -1,6 +1,6 @@
-//! What an agent is told to do, carried out.
+//! Executes the commands that an agent receives.
 //!
-//! Not here: the requests and their replies (`requests`), what becomes of a job (`job`).
+//! Not here: the requests and their replies (`requests`), the execution of a job (`job`).
 
 use super::{
     job::{HostJob, JobHost, JobTerms},
@@ -24,10 +24,10 @@ use copal_backup::{ListedAgent, Repository};
 use parking_lot::Mutex;
 use std::{path::PathBuf, sync::Arc, thread::JoinHandle, time::Duration};
 
-/// Jobs whose outcome is remembered.
+/// Number of jobs whose outcome is kept.
 const MOST_JOBS: usize = 16;
 
-/// Carries out what an agent is told.
+/// Executes the commands that an agent receives.
 pub(crate) struct CommandHandler {
     host: Arc<JobHost>,
     plan: Option<PathBuf>,
@@ -39,7 +39,7 @@ pub(crate) struct CommandHandler {
 
 #[derive(Default)]
 struct JobTable {
-    /// The newest is the last.
+    /// The newest job is the last.
     known: Vec<Arc<HostJob>>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -110,7 +110,7 @@ impl CommandHandler {
         })
     }
 
-    /// A job that is remembered here.
+    /// A job that is kept here.
     fn job(&self, id: &str) -> Result<Arc<HostJob>, String> {
         self.jobs.lock().find(id).cloned().ok_or_else(|| format!("no job {id} is known here"))
     }
@@ -127,8 +127,8 @@ impl CommandHandler {
         Ok(planned)
     }
 
-    /// Lists this agent with the VMs of its plan, where those are others than before. Others know it as it
-    /// was until that works.
+    /// Lists this agent with the VMs of its plan, if they changed. Until that succeeds, others see the
+    /// earlier list.
     fn list(&self, vms: Vec<String>) {
         let mut listed = self.listed.lock();
         if listed.as_ref() == Some(&vms) {
@@ -141,7 +141,7 @@ impl CommandHandler {
             ListedAgent { name: self.host.name.clone(), holder: *holder, vms: vms.clone(), more_vms: 0 };
         match self.host.repository.list_agent(&agent) {
             Ok(()) => *listed = Some(vms),
-            Err(error) => tracing::warn!(%error, "this agent cannot be listed with the VMs of its plan"),
+            Err(error) => tracing::warn!(%error, "agent not listed with the VMs of its plan"),
         }
     }
 
@@ -149,7 +149,7 @@ impl CommandHandler {
         let planned = self.planned(&run.rounds, &run.only)?;
         let planned = match run.scheme {
             DedupScheme::Collaborative | DedupScheme::Synchronous => planned,
-            // Nobody is asked, so nobody waits for answers.
+            // Without queries, no agent waits for answers.
             DedupScheme::DirtyBit => planned.one_at_a_time(),
         };
         let agreed = JobTerms {
@@ -175,12 +175,12 @@ impl CommandHandler {
         };
         let mut jobs = self.jobs.lock();
         if jobs.find(&run.job).is_some() {
-            // Told twice: the first answer was lost.
+            // A repeated request: the first reply was lost.
             return Ok(AcceptedReply {});
         }
         if let Some(running) = jobs.running() {
             return Err(format!(
-                "the agent {} works on job {}; wait for it to end",
+                "the agent {} is running job {}; wait for it to end",
                 self.host.name,
                 hex(&running.id())
             ));
@@ -220,7 +220,7 @@ fn run_to_the_end(job: &HostJob, planned: PlannedRounds) {
     job.repair();
 }
 
-/// Carries out a request; its outcome as JSON.
+/// Executes a request; returns its outcome as JSON.
 fn reply<R: AgentRequest>(request: R, carry_out: impl FnOnce(R) -> Result<R::Reply, String>) -> String {
     let outcome = match carry_out(request) {
         Ok(reply) => CommandOutcome::Ok(reply),
@@ -234,14 +234,14 @@ impl CommandService for CommandHandler {
         match serde_json::from_slice(request) {
             Ok(command) => self.carry_out(command),
             Err(error) if error.is_data() => {
-                refusal(&format!("an agent of this version does not understand that: {error}"))
+                refusal(&format!("an agent of this version does not know the command: {error}"))
             }
             Err(error) => refusal(&format!("the command is not valid JSON: {error}")),
         }
     }
 }
 
-/// Where another agent of that name listens, if one answers.
+/// The address of another agent with that name, if one answers.
 pub(crate) fn namesake(
     repository: &Repository,
     network: &FleetNetwork,

@@ -1,22 +1,22 @@
-//! Jobs of which this host, as an owner, compared a round before all hosts of the job had asked.
+//! Jobs with a round that this host, as an owner, compared before all hosts of the job had asked.
 //!
-//! A host that asks later learns what the others have, and the others do not learn what it has: their copies
-//! stay, until they ask again.
+//! A host that asks later learns the chunks of the others, but the others do not learn its chunks: their
+//! copies stay until they ask again.
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 
-/// Jobs that are remembered.
+/// Number of jobs that are kept.
 const MOST_JOBS: usize = 64;
 
-/// See the module.
+/// Jobs with an early comparison.
 #[derive(Default)]
 pub(crate) struct EarlyRounds {
     jobs: Mutex<VecDeque<[u8; 16]>>,
 }
 
 impl EarlyRounds {
-    /// A round of this job was compared early.
+    /// Records that a round of this job was compared early.
     pub(crate) fn note(&self, job: [u8; 16]) {
         let mut jobs = self.jobs.lock();
         if !jobs.contains(&job) {
@@ -27,7 +27,7 @@ impl EarlyRounds {
         }
     }
 
-    /// Whether one of this job was.
+    /// Whether a round of this job was compared early.
     pub(crate) fn has(&self, job: &[u8; 16]) -> bool {
         self.jobs.lock().contains(job)
     }

@@ -2,8 +2,8 @@
 //!
 //! Paper: low-profile-dedup §3, Figure 3.
 //!
-//! A VM's backup runs on a thread of its own from the round of its first part to that of its last, and holds
-//! a turn while it reads or stores. What it backs up is read when its round begins, not when the job does.
+//! A VM's backup runs on its own thread from the round of its first part to that of its last, and holds a
+//! turn while it reads or stores. Its disks are opened when its round begins, not when the job does.
 
 use super::{
     early_rounds::EarlyRounds,
@@ -39,27 +39,27 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Memory of one VM's pipeline: two segments on their way, packs, footers.
+/// Memory of one VM's pipeline: two segments in progress, packs, footers.
 pub(super) const PIPELINE_BYTES: u64 = 22 << 20;
 
-/// What all hosts of a job agree on.
+/// The terms of a job, equal on all its hosts.
 #[derive(Clone, Debug)]
 pub(crate) struct JobTerms {
     pub(crate) id: [u8; 16],
-    /// Who answers.
+    /// The members that answer.
     pub(crate) members: Vec<FleetMember>,
-    /// Hosts that take part.
+    /// Number of hosts that take part.
     pub(crate) participants: u32,
     pub(crate) partition_bits: u8,
-    /// As many as the host with most has.
+    /// Number of rounds, that of the host with the most.
     pub(crate) rounds: u32,
     pub(crate) timeout: Duration,
     pub(crate) scheme: DedupScheme,
-    /// All that has to do with it.
+    /// All agents of the job.
     pub(crate) agents: JobAgents,
 }
 
-/// What a host has for all its jobs.
+/// State of a host that its jobs share.
 pub(crate) struct JobHost {
     pub(crate) name: String,
     pub(crate) repository: Arc<Repository>,
@@ -69,11 +69,11 @@ pub(crate) struct JobHost {
     pub(crate) upload_limit: Arc<ByteThrottle>,
     /// Set when the agent ends.
     pub(crate) stop: Arc<AtomicBool>,
-    /// As whom this run holds sessions; empty until it beats.
+    /// Holder id of this run's sessions; empty until its first heartbeat.
     pub(crate) holder: OnceLock<HolderId>,
     /// Jobs of which it compared a round early.
     pub(crate) early: Arc<EarlyRounds>,
-    /// VMs that leak more are repaired behind a job.
+    /// VMs that leak more than this are repaired after a job.
     pub(crate) leak_share_percent: Option<u8>,
     /// Held by repairs, which must not run beside a job.
     pub(crate) between_jobs: Mutex<()>,
@@ -111,7 +111,7 @@ impl JobHost {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// Somebody stored a popular pack, or time is over.
+    /// Waits until a popular pack was stored, or the time limit is reached.
     pub(crate) fn wait_for_packs(&self, limit: Duration) {
         let mut woken = self.checker.lock();
         if !*woken {
@@ -132,7 +132,7 @@ impl JobHost {
         patience: Arc<HostPatience>,
     ) -> io::Result<Asker> {
         let owners = ResponsibleMembers::of(&agreed.members, agreed.partition_bits)
-            .ok_or_else(|| io::Error::other("there is nobody to ask"))?;
+            .ok_or_else(|| io::Error::other("the job has no members to ask"))?;
         let mut options = AskerOptions::new(
             id,
             &self.name,
@@ -145,7 +145,7 @@ impl JobHost {
     }
 }
 
-/// A job that runs, or has run.
+/// A job on this host, running or ended.
 pub(crate) struct HostJob {
     host: Arc<JobHost>,
     agreed: JobTerms,
@@ -165,7 +165,7 @@ struct JobState {
     round: usize,
     /// All VMs have ended.
     is_stored: bool,
-    /// It did what it may to settle its VMs.
+    /// Settlement has ended, as far as the host's key allows it.
     is_settled: bool,
     is_done: bool,
     repairs: Vec<LeakRepair>,
@@ -174,11 +174,11 @@ struct JobState {
 
 impl HostJob {
     /// # Errors
-    /// When the system gives no thread, or there is nobody to ask.
+    /// Failures to start threads, or no member to ask.
     pub(crate) fn new(host: Arc<JobHost>, agreed: JobTerms) -> io::Result<HostJob> {
         let patience = Arc::new(HostPatience::new(agreed.timeout, agreed.participants));
         let asker = host.asker(&agreed, (agreed.id, agreed.participants), Arc::clone(&patience))?;
-        // Who asks again asks alone: owners wait for nobody.
+        // A repeated query is made alone: owners wait for no other host.
         let mut alone = [0; 16];
         getrandom::fill(&mut alone).map_err(io::Error::other)?;
         let at_once = Arc::new(HostPatience::new(agreed.timeout, 1));
@@ -200,7 +200,7 @@ impl HostJob {
         self.agreed.id
     }
 
-    /// Who has to do with it.
+    /// All agents of the job.
     pub(crate) fn agents(&self) -> &JobAgents {
         &self.agreed.agents
     }
@@ -221,12 +221,12 @@ impl HostJob {
         self.cancel.cancel();
     }
 
-    /// Ends the repairs after it: another job begins, or the agent ends.
+    /// Ends the repairs after this job: another job begins, or the agent ends.
     pub(crate) fn end_repairs(&self) {
         self.repairs_end.cancel();
     }
 
-    /// Repairs VMs of this host that leak too much. Not beside another job; blocks.
+    /// Repairs VMs of this host that leak too much, unless another job runs; blocks.
     pub(crate) fn repair(&self) {
         let Some(share_percent) = self.host.leak_share_percent else {
             return;
@@ -251,7 +251,7 @@ impl HostJob {
         self.asker.end_round();
     }
 
-    /// How far it is.
+    /// Progress of the job on this host.
     pub(crate) fn status(&self) -> AgentStatus {
         let gain = self.settles().then(|| self.has_gain());
         let state = self.state.lock();
@@ -299,7 +299,7 @@ impl HostJob {
 
     /// Backs up all VMs; blocks.
     pub(crate) fn run(&self, planned: PlannedRounds) {
-        // Repairs between jobs were told to end.
+        // The flag may still be set from the end of earlier repairs.
         drop(self.host.between_jobs.lock());
         self.state.lock().vms = planned.vms.iter().map(VmReport::waiting).collect();
         let turns = TurnTable::new(planned.rounds.clone());
@@ -324,17 +324,17 @@ impl HostJob {
                     break;
                 }
             }
-            // Others wait for the markers of all rounds.
+            // Other hosts wait for the markers of all rounds.
             for _ in turns.round()..self.agreed.rounds as usize {
                 self.end_round();
             }
         });
         self.state.lock().is_stored = true;
-        // A job is remembered for its report: its connections end here.
+        // The job is kept for its report, but its connections end here.
         self.asker.end();
     }
 
-    /// Nothing more is done for it.
+    /// Marks the job as ended.
     pub(crate) fn end(&self, is_settled: bool) {
         self.again.end();
         let mut state = self.state.lock();
@@ -343,14 +343,14 @@ impl HostJob {
         state.took = self.started.elapsed();
     }
 
-    /// Whether chunks may be popular by now that VMs stored for themselves: as far as this host knows.
+    /// Whether this host knows of chunks that VMs stored for themselves and that may be popular now.
     pub(crate) fn has_gain(&self) -> bool {
         let has_rounds = self.agreed.rounds > 1;
         let was_early = self.asker.was_repeated() || self.host.early.has(&self.agreed.id);
         self.settles() && (has_rounds || was_early || self.state.lock().vms.iter().any(VmReport::has_gain))
     }
 
-    /// Whether it ends with asking again; the schemes that ours stands beside do not.
+    /// Whether the job ends with a settlement; schemes for comparison do not.
     pub(crate) fn settles(&self) -> bool {
         self.agreed.scheme == DedupScheme::Collaborative
     }
@@ -373,7 +373,7 @@ impl HostJob {
         &self.cancel
     }
 
-    /// The VMs whose backups stored chunks for themselves, by their places in the plan.
+    /// VMs whose backups stored chunks for themselves, by their positions in the plan.
     pub(super) fn to_settle(&self) -> Vec<(usize, String, SnapshotId)> {
         let state = self.state.lock();
         let vms = state.vms.iter().enumerate();
@@ -384,7 +384,7 @@ impl HostJob {
         self.state.lock().vms[vm].settle(settled);
     }
 
-    /// Chunks of a VM were refused: the fraction of popular ones is used up.
+    /// Records refused chunks of a VM: the fraction of popular chunks is used up.
     pub(super) fn note_refused(&self, vm: usize, chunks: u64) {
         self.state.lock().vms[vm].refuse(chunks);
     }
@@ -453,14 +453,14 @@ fn bytes_of(traffic: &AskerTraffic) -> u64 {
     traffic.sent_bytes() + traffic.received_bytes()
 }
 
-/// Holds a backup back to the limit of what is uploaded.
+/// Throttles the uploads of a backup.
 struct UploadThrottle<'a> {
     host: &'a JobHost,
 }
 
 impl Progress for UploadThrottle<'_> {
     fn stored(&self, delta_bytes: u64) {
-        // Told to stop, it goes on unthrottled to its next safe point.
+        // After a cancellation it continues unthrottled to its next safe point.
         let _ = self.host.upload_limit.take(delta_bytes, &self.host.stop);
     }
 
@@ -469,7 +469,7 @@ impl Progress for UploadThrottle<'_> {
     }
 }
 
-/// The most memory this process has had, as the kernel counts it; 0 where it does not say.
+/// Peak memory of this process, from the kernel; 0 if unknown.
 fn peak_memory_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -1,12 +1,11 @@
-//! The agents of a job, as each of them remembers them.
+//! The agents of a job, as each of them keeps them.
 //!
 //! Not here: the job itself (`job`), which agents take part in it (`roster`).
 
 use crate::missing_agent::MissingAgent;
 use serde::{Deserialize, Serialize};
 
-/// The agents of a job and their VMs: each of its agents keeps that, and answers questions about the job by
-/// it.
+/// The agents of a job and their VMs. Each agent of the job keeps this, to answer queries about the job.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct JobAgents {
     /// Name and address of each.

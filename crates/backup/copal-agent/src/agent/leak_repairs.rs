@@ -1,15 +1,14 @@
-//! Repairs of VMs that have leaked too much by estimate: behind a job, one VM at a time.
+//! Repairs of VMs whose estimated leak is too large: after a job, one VM at a time.
 //!
 //! Paper: low-profile-dedup §4 (leak repair, threshold tau)
 //!
-//! A repair takes something away and has the repository of this process to itself. So it runs only with a key
-//! that may delete, it is put off while a door shows a forgotten snapshot, and whoever begins a backup ends
-//! it first.
+//! A repair removes data and needs the repository of this process for itself. So it runs only with a key that
+//! may delete. It is postponed while an export shows a forgotten snapshot. A new backup ends it first.
 
 use copal_backup::{CancelFlag, Error, Repository, Role, Silent};
 use serde::{Deserialize, Serialize};
 
-/// What became of a VM whose repair was due.
+/// Result for a VM whose repair was due.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeakRepair {
     /// Its name.
@@ -22,15 +21,15 @@ pub struct LeakRepair {
 /// How the repair of a leak ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RepairOutcome {
-    /// So many bytes are free now.
+    /// The repair freed this number of bytes.
     #[serde(rename = "freed_bytes")]
     Freed(u64),
-    /// Why the VM was not repaired: the next job tries again.
+    /// Reason of a postponement: the next job tries again.
     #[serde(rename = "error")]
     Postponed(String),
 }
 
-/// Repairs those of the VMs that leak more than a share of their bytes, until it is cancelled.
+/// Repairs the VMs that leak more than the given share of their bytes, until cancelled.
 pub fn repair_leaks<'a>(
     repository: &Repository,
     vms: impl Iterator<Item = &'a str>,
@@ -48,11 +47,11 @@ pub fn repair_leaks<'a>(
         let outcome = match repair(repository, vm, (share_percent, memory_bytes), cancel) {
             Ok(None) => continue,
             Ok(Some(freed_bytes)) => {
-                tracing::info!(vm, freed_bytes, "the leak of this VM was repaired");
+                tracing::info!(vm, freed_bytes, "leak repaired");
                 RepairOutcome::Freed(freed_bytes)
             }
             Err(error) => {
-                tracing::warn!(vm, %error, "the leak of this VM is repaired behind the next job");
+                tracing::warn!(vm, %error, "leak repair postponed to the next job");
                 RepairOutcome::Postponed(error.to_string())
             }
         };
@@ -61,7 +60,7 @@ pub fn repair_leaks<'a>(
     repairs
 }
 
-/// Bytes that are free now; `None`: it does not leak that much.
+/// Returns the freed bytes; `None`: the leak is small enough.
 fn repair(
     repository: &Repository,
     vm: &str,
@@ -72,7 +71,7 @@ fn repair(
         return Ok(None);
     }
     if repository.pinned()?.iter().any(|shown| !shown.is_there(repository)) {
-        return Err(Error::Busy { what: "a snapshot that is forgotten and shown by a door".to_owned() });
+        return Err(Error::Busy { what: "an export shows a forgotten snapshot".to_owned() });
     }
     let repaired = repository.repair_leak(vm, memory_bytes, &Silent, cancel)?;
     Ok(Some(repaired.freed_bytes))

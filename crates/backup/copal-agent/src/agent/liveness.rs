@@ -1,31 +1,31 @@
-//! Which agents are there: those whose beats are fresh, each at the address of its newest run.
+//! Live agents: those with fresh heartbeats, each at the address of its newest run.
 
 use crate::asker::FleetMember;
 use copal_backup::{HolderInfo, ListedAgent, Repository};
 use std::{collections::BTreeMap, time::Duration};
 
-/// An agent that has not been heard of for so long is not asked.
+/// An agent without a heartbeat for this long is not asked.
 pub(crate) const SILENT_AFTER: Duration = Duration::from_secs(180);
 
-/// Agents that were heard of lately, each once.
+/// Agents with a fresh heartbeat, each once.
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub fn alive(repository: &Repository) -> copal_backup::Result<Vec<FleetMember>> {
     Ok(found(repository)?.0)
 }
 
-/// Agents that were heard of lately, and all that are listed.
+/// Agents with a fresh heartbeat, and all listed agents.
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub(crate) fn found(repository: &Repository) -> copal_backup::Result<(Vec<FleetMember>, Vec<ListedAgent>)> {
     let holders = repository.holders()?;
-    // Behind the beats: an agent beats before it is listed.
+    // Read after the heartbeats: an agent writes a heartbeat before it is listed.
     let listed = repository.listed_agents()?;
     Ok((newest_runs(holders, &listed), listed))
 }
 
-/// Of each name the run that is listed, if it beats, else the one that was heard of last: a run that was
-/// killed leaves beats that may look newer, where a clock went back.
+/// For each name the listed run if it has a heartbeat, else the run with the newest heartbeat. A killed run
+/// leaves heartbeats that may look newer if a clock went back.
 fn newest_runs(mut holders: Vec<HolderInfo>, listed: &[ListedAgent]) -> Vec<FleetMember> {
     holders.retain(|holder| {
         !holder.address.is_empty() && u128::from(holder.beat_age_ms) < SILENT_AFTER.as_millis()
@@ -52,9 +52,9 @@ mod tests {
     use super::*;
     use copal_backup::HolderId;
 
-    /// Symptom: jobs went to the address of a run that was dead. Cause: of two runs of a name the one with
-    /// the younger beat was taken, and a clock that had gone back made the dead one younger. Fix: the run
-    /// that is listed counts.
+    /// Symptom: jobs went to the address of a dead run. Cause: of two runs of a name, the one with the
+    /// younger heartbeat was taken, and a clock that had gone back made the dead one younger. Fix: the listed
+    /// run counts.
     #[test]
     fn the_run_that_is_listed_is_the_one_that_is_asked() {
         let holder = |name: &str, run: u8, beat_age_ms: u64| HolderInfo {

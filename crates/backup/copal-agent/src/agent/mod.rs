@@ -1,8 +1,8 @@
-//! An agent: backs up the VMs of its host's plan, answers for its share of the popular chunks, and looks
-//! after what others store for all.
+//! An agent: backs up the VMs of its host's plan, answers for its share of the popular chunks, and checks the
+//! popular packs of other hosts.
 //!
-//! Threads: those of the server (`crate::server`), one that checks popular packs, one that beats, one per job
-//! and one per VM that is being backed up.
+//! Threads: those of the server (`crate::server`), one that checks popular packs, one for heartbeats, one per
+//! job and one per VM that is being backed up.
 
 mod checker;
 pub(crate) mod commands;
@@ -50,31 +50,31 @@ use std::{
     thread::JoinHandle,
 };
 
-/// How an agent is set up.
+/// Options of an agent.
 #[derive(Clone, Debug)]
 pub struct AgentOptions {
-    /// Its name: no other agent of the repository has it.
+    /// Name, unique in the repository.
     pub name: String,
-    /// A directory of its own, made if it is missing. All in it may be deleted while it does not run.
+    /// Directory of the agent, created if missing. All its files may be deleted while the agent is stopped.
     pub state: PathBuf,
-    /// Where it listens, host:port; port 0 is any free one.
+    /// Address to listen at, host:port; port 0 is any free port.
     pub listen: String,
-    /// Where others reach it; none: where it listens.
+    /// Address that others use; `None`: the listening address.
     pub advertise: Option<String>,
-    /// Which VMs it backs up; read anew for each job. `None`: it only answers.
+    /// Plan file, read again for each job. `None`: the agent only answers.
     pub plan: Option<PathBuf>,
-    /// Ceiling of the process.
+    /// Memory limit of the process.
     pub memory_bytes: u64,
-    /// Most bytes a second that are read from disks; `None`: as many as there are.
+    /// Most bytes per second to read from disks; `None`: no limit.
     pub read_limit: Option<u64>,
-    /// Most bytes a second that are stored.
+    /// Most bytes per second to store.
     pub upload_limit: Option<u64>,
-    /// Behind a job it repairs VMs that leak more than this share of their bytes, in percent, where its key
-    /// may delete. `None`: it repairs none. For one that has its process to itself.
+    /// Share in percent of a VM's bytes: VMs that leak more are repaired after a job, if the key may delete.
+    /// `None`: no repairs. Only for an agent with its own process.
     pub leak_share_percent: Option<u8>,
 }
 
-/// Why an agent does not start.
+/// Reason why an agent does not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AgentError {
@@ -97,18 +97,18 @@ pub enum AgentError {
         /// Where the other listens.
         address: String,
     },
-    /// Its directory.
+    /// Error of the agent's directory.
     #[error("cannot use {}: {error}; name a directory that this user may write with --state", path.display())]
     State {
         /// The directory.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
     /// The address.
     #[error("cannot listen at {0}; name a free address of this host with --listen")]
     Listen(io::Error),
-    /// The system gives no thread.
+    /// The system starts no thread.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
     /// The repository.
@@ -126,9 +126,9 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts all threads. It ends when `stop` is set.
+    /// Starts all threads. The agent ends when `stop` is set.
     /// # Errors
-    /// A sentence that says what is wrong; nothing has started then.
+    /// The reason; no thread has started then.
     pub fn start(
         repository: Arc<Repository>,
         options: &AgentOptions,
@@ -181,7 +181,7 @@ impl Agent {
             name: options.name.clone(),
             address: options.advertise.clone().unwrap_or_else(|| server.address().to_string()),
         };
-        // From here on others find it.
+        // From now on others find the agent.
         let beat = repository.beat(&holder)?;
         let _ = host.holder.set(beat.holder());
         if options.plan.is_some() {
@@ -192,12 +192,9 @@ impl Agent {
                 more_vms: 0,
             })?;
         }
-        // No other agent answers to its name, so what earlier runs of it left open is its own.
+        // No other agent answers under this name, so open sessions of earlier runs belong to this agent.
         for ended in repository.take_over(&options.name, beat.holder())? {
-            tracing::warn!(
-                vm = ended.vm.name,
-                "an earlier run of this agent left a backup of this VM open: it was ended"
-            );
+            tracing::warn!(vm = ended.vm.name, "backup of this VM left open by an earlier run was ended");
         }
         let checker = {
             let host = Arc::clone(&host);
@@ -207,7 +204,7 @@ impl Agent {
         Ok(Agent { server, host, commands, checker, _beat: beat })
     }
 
-    /// Where it listens.
+    /// Its listening address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.server.address()
@@ -219,8 +216,8 @@ impl Agent {
         &self.host.name
     }
 
-    /// Waits until it was stopped and all has ended: backups under way end at their next safe point and
-    /// publish nothing.
+    /// Waits until the agent was stopped and its work has ended: running backups end at their next safe point
+    /// and publish nothing.
     pub fn wait(self) {
         self.server.wait();
         self.commands.join();

@@ -1,8 +1,8 @@
-//! The owner's side: takes what hosts ask, and says when a partition is compared with what.
+//! The owner of partitions: receives the requests of hosts, and decides when a partition is compared.
 //!
-//! A partition is compared when all hosts of a round have asked, or when the patience of one that waits is
-//! over (`markers`): half of its longest round, and ten seconds at least. So one host that is ten times
-//! slower delays nobody, and hosts that are about as fast see each other's chunks.
+//! A partition is compared when all hosts of a round have asked, or when the patience of a waiting host is
+//! over (`markers`): half of its longest round, and at least ten seconds. So a host that is ten times slower
+//! delays no other, and hosts of similar speed see each other's chunks.
 
 use super::{early_rounds::EarlyRounds, peers::tag_of};
 use crate::{
@@ -21,15 +21,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Rounds that are remembered.
+/// Number of rounds that are kept.
 const MOST_ROUNDS: usize = 256;
 
 /// A round of a job.
 type JobRound = ([u8; 16], u32);
-/// Bits, and a partition of that many.
+/// Number of partition bits, and a partition.
 type PartitionPlace = (u8, u32);
 
-/// Answers for the partitions of this host, whichever those are: who asks knows.
+/// Answers for partitions, whichever they are: the asker chooses the owner.
 pub(crate) struct PartitionOwner {
     repository: Arc<Repository>,
     directory: PathBuf,
@@ -40,7 +40,7 @@ pub(crate) struct PartitionOwner {
     state: Mutex<OwnerState>,
 }
 
-/// VMs that were being backed up a moment ago, by their tags.
+/// VMs with open sessions, by their tags, as last read.
 #[derive(Default)]
 struct OpenSessions {
     open: BTreeSet<u32>,
@@ -48,16 +48,16 @@ struct OpenSessions {
 }
 
 impl OpenSessions {
-    /// For so long what was read is good enough.
+    /// Longest age of this information.
     const FRESH: Duration = Duration::from_secs(5);
 
-    /// Whether a VM is being backed up; where that cannot be read it is.
+    /// Whether a VM is being backed up; true if that cannot be read.
     fn has(&mut self, repository: &Repository, vm: u32) -> bool {
         if self.read.is_none_or(|read| read.elapsed() >= OpenSessions::FRESH) {
             match repository.sessions() {
                 Ok(sessions) => self.open = sessions.into_iter().map(|(vm, _)| tag_of(vm.uuid)).collect(),
                 Err(error) => {
-                    tracing::debug!(%error, "who is being backed up cannot be read now");
+                    tracing::debug!(%error, "open sessions not readable, retried");
                     return true;
                 }
             }
@@ -73,12 +73,12 @@ struct OwnerState {
     due: BTreeSet<PartitionPlace>,
 }
 
-/// What was asked in a round.
+/// Requests of a round.
 #[derive(Default)]
 struct RoundRequests {
     places: BTreeSet<PartitionPlace>,
     markers: RoundMarkers<[u8; 16]>,
-    /// When the first message came.
+    /// Time of the first message.
     began: Option<Instant>,
 }
 
@@ -113,7 +113,7 @@ impl PartitionOwner {
 }
 
 impl OwnerState {
-    /// The round, remembered.
+    /// The state of a round, created if needed.
     fn round(&mut self, round: JobRound, now: Instant) -> &mut RoundRequests {
         while self.rounds.len() >= MOST_ROUNDS && !self.rounds.contains_key(&round) {
             let oldest = self.rounds.iter().min_by_key(|(_, asked)| asked.began);
@@ -199,7 +199,7 @@ impl BatchDetector for PartitionOwner {
     }
 }
 
-/// The log of popular packs, as far as it went when it was read.
+/// The log of popular packs, up to the position that was read.
 struct PopularLog<'a> {
     repository: &'a Repository,
     sessions: &'a Mutex<OpenSessions>,

@@ -1,4 +1,4 @@
-//! How long this host waits for answers, from how long it took itself and how long answers took lately.
+//! Patience of this host: derived from the length of its own rounds and from recent answer times.
 
 use crate::{
     asker::AnswerPatience,
@@ -7,11 +7,11 @@ use crate::{
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
-/// Waits for who is about as fast as this host, and for the owner's own work, and no longer.
+/// Waits for hosts of similar speed and for the owner's own work, and no longer.
 pub(crate) struct HostPatience {
-    /// Longest time for an owner that has been asked by all it waits for.
+    /// Longest wait for an owner that has received all requests it waits for.
     timeout: Duration,
-    /// Whether others ask in the same round.
+    /// Whether other hosts ask in the same round.
     has_others: bool,
     state: Mutex<PatienceState>,
 }
@@ -19,7 +19,7 @@ pub(crate) struct HostPatience {
 struct PatienceState {
     times: AnswerTimes,
     round_began: Instant,
-    /// What the longest round of the job took.
+    /// Length of the job's longest round.
     longest: Duration,
 }
 
@@ -41,7 +41,7 @@ impl HostPatience {
         self.state.lock().round_began = Instant::now();
     }
 
-    /// This host has asked all it will in the round.
+    /// This host has sent all its requests of the round.
     pub(crate) fn end_round(&self) {
         let mut state = self.state.lock();
         state.longest = state.longest.max(state.round_began.elapsed());
@@ -51,7 +51,7 @@ impl HostPatience {
 impl AnswerPatience for HostPatience {
     fn for_others(&self) -> Duration {
         match self.has_others {
-            // A short round says little of what others have to read in it.
+            // A short round says little about the amount that others must read.
             true => patience_after(self.state.lock().longest),
             false => Duration::ZERO,
         }

@@ -1,4 +1,5 @@
-//! What one VM's backup asks, and when it may go on: the job's askers and turns, seen from the VM.
+//! The peers of one VM's backup: sends its queries, and waits for its turns, through the job's askers and
+//! turns.
 
 use super::{
     job::HostJob,
@@ -13,7 +14,7 @@ use std::{
 };
 use uuid::Uuid;
 
-/// Time between two questions about what is to be carried.
+/// Interval between repeated queries about carried chunks.
 const PAUSE: Duration = Duration::from_millis(300);
 
 /// A VM's number among all VMs: a part of its UUID, which is random.
@@ -21,7 +22,7 @@ pub(crate) fn tag_of(vm: Uuid) -> u32 {
     vm.as_bytes().first_chunk().map_or(0, |first| u32::from_be_bytes(*first))
 }
 
-/// Asks about what was to be carried until it is found or the time is over.
+/// Repeats queries about carried chunks until they are found or the time is over.
 pub(crate) struct RetryAsker {
     asker: Asker,
     patience: Duration,
@@ -41,7 +42,7 @@ impl RetryAsker {
         self.asker.traffic()
     }
 
-    /// `since`: when the VM asked for the first time.
+    /// `since`: time of the VM's first query.
     pub(crate) fn ask(&self, since: Instant, vm: Uuid, ids: Ids<'_>) -> io::Result<Option<Vec<Answer>>> {
         if since.elapsed() >= self.patience {
             return Ok(None);
@@ -51,7 +52,7 @@ impl RetryAsker {
         Ok(Some(self.asker.receive(sent)))
     }
 
-    /// Sends what is answered as soon as the owners have compared it.
+    /// Sends a query that is answered as soon as the owners have compared it.
     fn send(&self, vm: Uuid, ids: Ids<'_>) -> io::Result<u64> {
         let sent = self.asker.send(tag_of(vm), ids)?;
         self.asker.end_round();
@@ -62,7 +63,7 @@ impl RetryAsker {
 /// The peers of one VM of a job.
 pub(crate) struct VmPeers<'a> {
     pub(crate) job: &'a HostJob,
-    /// Its place in the plan.
+    /// Its position in the plan.
     pub(crate) index: usize,
     pub(crate) turns: &'a TurnTable,
     pub(crate) again_since: Mutex<Option<Instant>>,
@@ -126,7 +127,7 @@ impl Peers for VmPeers<'_> {
     }
 }
 
-/// The peers of a VM that is settled: owners wait for nobody else, and no turn is needed.
+/// Peers for the settlement of a VM: owners wait for no other host, and no turn is needed.
 pub(super) struct SettlingPeers<'a> {
     job: &'a HostJob,
     again_since: Mutex<Option<Instant>>,

@@ -1,5 +1,5 @@
-//! What a host backs up in a job: its plan file, read anew for each job, and the rounds its VMs are divided
-//! into.
+//! The plan of a host for a job: its plan file, read again for each job, and the division of its VMs into
+//! rounds.
 
 use crate::{
     budget::DEFAULT_MEMORY_BYTES,
@@ -21,16 +21,16 @@ use std::{
 
 use super::turns::PlanPart;
 
-/// A host reads for two minutes at least before it divides what it has into rounds: at 60 MB/s.
+/// A host reads for at least two minutes per round: at 60 MB/s.
 const LEAST_ROUND_BYTES: u64 = 7_200_000_000;
-/// More rounds than that shorten nobody's backup by much.
+/// More rounds shorten backups only little.
 const MOST_ROUNDS_FOR_TIME: u64 = 12;
-/// VMs of one round at the usual memory limit. Each has a thread, buffers of its packs, and footers until it
-/// has ended: 1.7 MB were measured.
+/// VMs of one round at the default memory limit. Each has a thread, pack buffers and footers until it ends:
+/// 1.7 MB were measured.
 const USUAL_VMS: u64 = 12;
 const VM_BYTES: u64 = 2 << 20;
 
-/// Why the disks of a VM cannot be opened.
+/// Reason why the disks of a VM cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DiskOpenError {
     #[error(transparent)]
@@ -40,7 +40,7 @@ pub(crate) enum DiskOpenError {
 }
 
 impl DiskOpenError {
-    /// Short and stable, for machines.
+    /// Short, stable code.
     pub(crate) fn code(&self) -> &'static str {
         match self {
             DiskOpenError::Backup(error) => error.code(),
@@ -55,13 +55,13 @@ pub(crate) struct PlannedBackup {
     pub(crate) vm: String,
     source: PlannedSource,
     pub(crate) options: PlannedOptions,
-    /// Bytes that will be read, as far as the file system tells; of a QEMU that runs nobody tells.
+    /// Bytes to read, as far as the file system knows; unknown for a running QEMU.
     pub(crate) bytes: u64,
-    /// Size of each disk; `None`: only its server knows.
+    /// Size of each disk; `None`: only its server knows the sizes.
     sizes: Option<Vec<u64>>,
 }
 
-/// What a host backs up in a job.
+/// VMs of a host in a job, divided into rounds.
 #[derive(Clone, Debug)]
 pub(crate) struct PlannedRounds {
     pub(crate) vms: Vec<PlannedBackup>,
@@ -70,8 +70,8 @@ pub(crate) struct PlannedRounds {
 }
 
 impl PlannedRounds {
-    /// Reads the plan file and divides what it names, or of that `only` these VMs, if there are any.
-    /// There are as many rounds as memory demands at least, whatever `count` says.
+    /// Reads the plan file and divides its VMs into rounds; of these only the VMs in `only`, if there are
+    /// any. Memory may require more rounds than `count`.
     pub(crate) fn read(
         file: &Path,
         count: RoundCount,
@@ -96,7 +96,7 @@ impl PlannedRounds {
         Ok(PlannedRounds::of(vms, count, memory_bytes))
     }
 
-    /// A round for each VM, which has all of its parts.
+    /// One round for each VM, which has all of its parts.
     pub(crate) fn one_at_a_time(self) -> PlannedRounds {
         let items = self.rounds.concat();
         let of_vm = |vm: usize| items.iter().copied().filter(|(of, _)| *of == vm).collect();
@@ -107,7 +107,7 @@ impl PlannedRounds {
         let total: u64 = vms.iter().map(|vm| vm.bytes).sum();
         let average = total.div_ceil(vms.len().max(1) as u64);
         let part_bytes = average.max(PAGE_BYTES);
-        // A part is what the backup makes of it: pages of each disk, none over two disks.
+        // Parts are those of the backup: pages of one disk each.
         let changes: Vec<VmChanges> = vms
             .iter()
             .map(|vm| {
@@ -138,8 +138,8 @@ impl PlannedRounds {
     }
 }
 
-/// Divides a round in which VMs have several parts. A part is answered when all of its round was asked, and
-/// read when the one before it is stored: two of a VM in one round would wait for each other.
+/// Splits a round in which a VM has several parts. A part is answered when all parts of its round were asked,
+/// and read when the previous one is stored: two parts of a VM in one round would wait for each other.
 fn one_part_of_each(round: impl Iterator<Item = PlanPart>) -> Vec<Vec<PlanPart>> {
     let mut rounds: Vec<Vec<PlanPart>> = Vec::new();
     for item in round {
@@ -152,14 +152,15 @@ fn one_part_of_each(round: impl Iterator<Item = PlanPart>) -> Vec<Vec<PlanPart>>
     rounds
 }
 
-/// How many VMs a round may have at a memory limit.
+/// Most VMs of a round at a memory limit.
 fn most_vms(memory_bytes: u64) -> u64 {
     let more = memory_bytes.saturating_sub(DEFAULT_MEMORY_BYTES) / VM_BYTES;
     let fewer = DEFAULT_MEMORY_BYTES.saturating_sub(memory_bytes) / VM_BYTES;
     (USUAL_VMS + more).saturating_sub(fewer).max(1)
 }
 
-/// Bytes a file takes on its disk; a device, its size. What cannot be looked at fails when it is opened.
+/// Bytes that a file uses on its disk; for a device its size. A path that cannot be examined fails when it is
+/// opened.
 fn bytes_of(path: &Path, options: PlannedOptions) -> u64 {
     match std::fs::metadata(path) {
         Ok(found) if found.is_file() => (found.blocks() * 512).min(found.len()),
@@ -167,7 +168,7 @@ fn bytes_of(path: &Path, options: PlannedOptions) -> u64 {
     }
 }
 
-/// The size of what will be read.
+/// Size of the data to read.
 fn size_of(path: &Path, options: PlannedOptions) -> Option<u64> {
     open::size_bytes(path, format_of(options)).ok().flatten()
 }
@@ -180,7 +181,7 @@ fn format_of(options: PlannedOptions) -> ImageFormat {
 }
 
 impl PlannedBackup {
-    /// The parts its backup is taken in; one whose size is not known before is taken whole.
+    /// Number of parts of its backup; a VM of unknown size has one part.
     fn parts(&self, part_bytes: u64) -> usize {
         let disks = match &self.source {
             PlannedSource::Files(disks) => disks.len(),
@@ -190,13 +191,13 @@ impl PlannedBackup {
         self.sizes.as_ref().map_or(disks, parts).max(1)
     }
 
-    /// Bytes of one of its parts, where the others have `part_bytes`.
+    /// Bytes of one of its parts, where other VMs' parts have `part_bytes`.
     pub(crate) fn part_bytes(&self, part_bytes: u64) -> u64 {
         self.sizes.as_ref().map_or(u64::MAX, |_| part_bytes)
     }
 
-    /// Opens the disks, held back to a limit; of a QEMU that runs, at a point in time that has to be ended
-    /// behind the backup.
+    /// Opens the disks with a read limit; for a running QEMU at a point in time, which must be ended after
+    /// the backup.
     pub(crate) fn open(
         &self,
         repository: &Repository,
@@ -269,7 +270,7 @@ fn open_file((name, path): &(String, PathBuf), options: PlannedOptions) -> Resul
     })
 }
 
-/// A source that is read no faster than the host allows.
+/// A source whose reads are throttled.
 struct ThrottledSource {
     source: Box<dyn Source>,
     limit: Arc<ByteThrottle>,
@@ -286,7 +287,7 @@ impl Source for ThrottledSource {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError> {
-        // Told to stop, the backup ends at its next safe point.
+        // After a cancellation the backup ends at its next safe point.
         let _ = self.limit.take(buf.len() as u64, &self.stop);
         self.source.read_at(offset, buf)
     }
@@ -324,7 +325,7 @@ mod tests {
     fn no_round_has_two_parts_of_a_vm_and_parts_stay_in_order() {
         const GIB: u64 = 1 << 30;
         let mut vms = vms(5);
-        // Sparse: little to read, and by its size 40 parts; another one has two disks.
+        // A sparse disk: little to read, but 40 parts by its size; another VM has two disks.
         vms[1].sizes = Some(vec![40 * GIB]);
         vms[3].sizes = Some(vec![GIB, GIB]);
         for count in [RoundCount::Auto, RoundCount::Exactly(1), RoundCount::Exactly(7)] {
@@ -340,7 +341,7 @@ mod tests {
                 let vms: BTreeSet<usize> = round.iter().map(|item| item.0).collect();
                 assert_eq!(vms.len(), round.len(), "{planned:?}");
             }
-            // As many as the disk has parts, and the others that were asked for.
+            // As many rounds as the disk has parts, and the requested ones.
             assert!((40..40 + 7).contains(&planned.rounds.len()), "{planned:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! What became of each VM of a job.
+//! Progress and result of each VM of a job.
 
 use super::{
     planned_rounds::PlannedBackup,
@@ -20,11 +20,11 @@ impl VmOutcome {
     }
 }
 
-/// What became of the chunks that a backup of the job stored for its VM alone.
+/// Result of settling the chunks that a backup stored for its VM alone.
 #[derive(Clone, Debug)]
 pub(crate) enum SettleOutcome {
     Done(CleanUpSummary),
-    /// Why not; the snapshot stands.
+    /// Reason of a failure; the snapshot remains valid.
     Failed(String),
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct VmReport {
     began: Option<Instant>,
     took: Duration,
     outcome: Option<VmOutcome>,
-    /// Chunks that several VMs have, and that the fraction of popular chunks has no room for.
+    /// Chunks of several VMs that the fraction of popular chunks has no space for.
     refused: u64,
     settled: Option<SettleOutcome>,
 }
@@ -66,8 +66,7 @@ impl VmReport {
         self.settled = Some(settled);
     }
 
-    /// Whether asking again may bring something: a chunk had no answer that holds, or there was no room for
-    /// it then.
+    /// Whether a settlement may move chunks: a chunk had no valid answer, or no space at that time.
     pub(crate) fn has_gain(&self) -> bool {
         let is_unresolved = |summary: &BackupSummary| summary.counts.unresolved_chunks > 0;
         self.refused > 0 || matches!(&self.outcome, Some(VmOutcome::Done(summary)) if is_unresolved(summary))
@@ -92,7 +91,7 @@ impl VmReport {
         self.outcome = Some(outcome);
     }
 
-    /// As it is told.
+    /// The status of the VM in the reply.
     pub(crate) fn status(&self) -> VmStatus {
         let (settled, settle_error) = match &self.settled {
             Some(SettleOutcome::Done(summary)) => (Some(SettledVm::of(summary, false)), None),

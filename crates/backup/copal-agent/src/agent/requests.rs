@@ -1,6 +1,6 @@
 //! Requests to an agent, each with the type of its reply: JSON over the encrypted connection.
 //!
-//! Not here: how an agent carries them out (`commands`).
+//! Not here: the execution (`commands`).
 
 use super::{job_agents::JobAgents, status::AgentStatus};
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::time::Duration;
 
-/// How long a command that carries out nothing takes at most.
+/// Longest time of a command that executes nothing.
 const CALL: Duration = Duration::from_secs(10);
 
 /// A request, and the type of its reply.
@@ -58,15 +58,15 @@ requests! {
     /// Asks an agent for its name, version and job.
     Info: InfoRequest {} -> AgentInfo;
 
-    /// Asks which VMs the agent would back up, in how many rounds.
+    /// Asks for the VMs that the agent would back up, and the number of rounds.
     Plan: PlanRequest {
         /// `auto`, or a number.
         rounds: String,
-        /// Names of the VMs that are meant, of those in its plan; all, if there are none.
+        /// Names of selected VMs of its plan; empty for all.
         only: Vec<String>,
     } -> PlanInfo;
 
-    /// Begins a job: the same for all its hosts.
+    /// Begins a job; equal for all its hosts.
     Run: RunRequest {
         job: String,
         /// Name and address of each agent.
@@ -75,27 +75,27 @@ requests! {
         partition_bits: u8,
         /// As in [`PlanRequest`].
         rounds: String,
-        /// As many as the host with most has.
+        /// Number of rounds, that of the host with the most.
         all_rounds: u32,
         timeout_ms: u64,
         scheme: DedupScheme,
-        /// Names of the VMs that are backed up, of those in the plans; all, if there are none.
+        /// Names of the selected VMs of the plans; empty for all.
         only: Vec<String>,
         /// Names of the VMs of each member.
         plans: Vec<Vec<String>>,
-        /// Agents that should take part and do not.
+        /// Agents that should take part but do not.
         missing: Vec<MissingAgent>,
         /// Position in the log of popular packs where the job began.
         popular_from: u64,
     } -> AcceptedReply;
 
-    /// Asks how far a job is.
+    /// Asks for the progress of a job.
     Status: StatusRequest { job: String, } -> AgentStatus;
 
     /// Asks whether the job has stored all VMs of this agent.
     Stored: StoredRequest { job: String, } -> StoredInfo;
 
-    /// As [`StatusRequest`], of the newest job.
+    /// Like [`StatusRequest`], for the newest job.
     Newest: NewestRequest {} -> AgentStatus;
 
     /// Asks for the agents of a job.
@@ -121,28 +121,28 @@ pub struct AgentInfo {
 pub struct PlanInfo {
     /// Names of its VMs.
     pub vms: Vec<String>,
-    /// Bytes that would be read.
+    /// Bytes to read.
     pub bytes: u64,
-    /// In so many rounds.
+    /// Number of rounds.
     pub rounds: u32,
 }
 
 /// Whether an agent has stored its VMs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct StoredInfo {
-    /// All of them.
+    /// All VMs are stored.
     pub(crate) stored: bool,
-    /// Whether chunks may be popular by now that VMs stored for themselves.
+    /// Whether chunks that VMs stored for themselves may be popular now.
     pub(crate) gain: bool,
 }
 
-/// The reply to a request that is carried out later, or has no result.
+/// The reply to a request that is executed later, or has no result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct AcceptedReply {}
 
 /// Sends a request to an agent, and waits for the reply.
 /// # Errors
-/// A sentence: the agent cannot be reached, its reply lacks a field, or why it refuses.
+/// A sentence: the agent cannot be reached, its reply lacks a field, or it refuses.
 pub(crate) fn call<R: AgentRequest>(
     member: &FleetMember,
     network: &FleetNetwork,

@@ -1,15 +1,15 @@
-//! The end of a job on one host: its VMs give up chunks that they stored for themselves, and that are popular
-//! by now.
+//! Settlement on one host at the end of a job: its VMs give up chunks that they stored for themselves and
+//! that are popular now.
 //!
 //! Design: docs/design/backup.md#rounds
 //! Paper:  low-profile-dedup §2 (clean-up of undetected duplicates)
 //!
-//! A VM that asked in an early round, or before a slow host, stored what nobody else was known to have. Once
-//! all hosts have stored their VMs, each asks about the frames of this job again, and gives up those that are
-//! popular (`Repository::clean_up_vm`). That takes something away, so a host does it only if its key has the
-//! delete role.
+//! A VM that asked in an early round, or before a slow host, stored chunks that no other host was known to
+//! have. Once all hosts have stored their VMs, each asks again about the frames of this job, and gives up the
+//! popular ones (`Repository::clean_up_vm`). This removes data, so a host does it only with a key of role
+//! delete.
 //!
-//! Not here: VMs of hosts whose keys may not (`crate::settlement`).
+//! Not here: VMs of hosts without such a key (`crate::settlement`).
 
 use super::{
     job::{HostJob, PIPELINE_BYTES},
@@ -20,18 +20,18 @@ use crate::asker::FleetMember;
 use copal_backup::{CleanUpOptions, Collaboration, Role, Silent, peers::Writer};
 use std::time::{Duration, Instant};
 
-/// Others are waited for as long again as this host took for the job, and so long at least.
+/// Other hosts are waited for as long again as this host needed for the job, and at least this long.
 const LEAST_PATIENCE: Duration = Duration::from_secs(60);
-/// A host that cannot be talked to for so long is not waited for.
+/// A host that cannot be reached for this long is not waited for.
 const GONE_AFTER: Duration = Duration::from_secs(5);
-/// Pause between two looks at how far another host is: the first, and the longest.
+/// Interval between queries of another host's progress: the first, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
 
-/// Whether another host has stored all its VMs, and whether it knows of chunks that may be given up; an
-/// error: it cannot be asked.
+/// Whether another host has stored all its VMs, and whether it knows of chunks to give up; an error: it
+/// cannot be asked.
 pub(super) type AskStored<'a> = &'a dyn Fn(&FleetMember) -> Result<(bool, bool), String>;
 
-/// Settles the VMs of this host; `false`: this host may not, or the job was ended before.
+/// Settles the VMs of this host; `false`: its key does not allow that, or the job has ended.
 pub(super) fn run(job: &HostJob, ask: AskStored<'_>) -> bool {
     if !job.host().repository.roles().has(Role::Delete) {
         return false;
@@ -63,15 +63,15 @@ fn settle(job: &HostJob, vm: &str, options: CleanUpOptions) -> SettleOutcome {
     let settled = host.repository.clean_up_vm(vm, &others, options, &Silent, job.cancel_flag());
     settled.map_or_else(
         |error| {
-            tracing::warn!(vm, %error, "chunks of this VM may be stored twice: the snapshot stands, `copal pds cleanup` asks again");
+            tracing::warn!(vm, %error, "chunks of this VM may be stored twice: the snapshot is valid, `copal pds cleanup` asks again");
             SettleOutcome::Failed(error.to_string())
         },
         SettleOutcome::Done,
     )
 }
 
-/// Waits until all hosts of the job have stored their VMs, or are gone, or patience is over. Returns whether
-/// there may be chunks to give up: any host knows of some, or does not say.
+/// Waits until all hosts of the job have stored their VMs or are gone, or the patience is over. Returns
+/// whether there may be chunks to give up: a host knows of some, or does not answer.
 fn wait_for_others(job: &HostJob, ask: AskStored<'_>) -> bool {
     let patience = Instant::now() + job.age().max(LEAST_PATIENCE);
     let mut has_gain = false;
@@ -81,7 +81,7 @@ fn wait_for_others(job: &HostJob, ask: AskStored<'_>) -> bool {
     has_gain || job.has_gain()
 }
 
-/// `None`: it does not say.
+/// `None`: the host does not answer.
 fn wait_for(job: &HostJob, (other, ask): (&FleetMember, AskStored<'_>), patience: Instant) -> Option<bool> {
     let mut heard = Instant::now();
     let mut pause = PAUSES[0];
@@ -99,7 +99,7 @@ fn wait_for(job: &HostJob, (other, ask): (&FleetMember, AskStored<'_>), patience
         pause = (pause * 2).min(PAUSES[1]);
     }
     if !job.ends() {
-        tracing::warn!(agent = other.name, "it stores still, and is not waited for any longer");
+        tracing::warn!(agent = other.name, "host still stores its VMs, no longer waited for");
     }
     None
 }

@@ -1,38 +1,38 @@
-//! How far a job is on one host, and what became of its VMs: the reply of an agent, and part of the report.
+//! Progress of a job on one host, and results of its VMs: the reply of an agent, and part of the report.
 //!
-//! Not here: how an agent counts it (`report`, `job`), the report of all agents (`coordinator`).
+//! Not here: the counting (`report`, `job`), the report of all agents (`coordinator`).
 
 use super::leak_repairs::LeakRepair;
 use copal_backup::{BackupSummary, CleanUpSummary, DiskMode, SnapshotId};
 use copal_disk::doubt::DoubtKind;
 use serde::{Deserialize, Serialize};
 
-/// How far a job is on one host.
+/// Progress of a job on one host.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AgentStatus {
     /// The job, as 32 hex digits.
     pub job: String,
-    /// Milliseconds since it began here.
+    /// Milliseconds since the job began here.
     pub age_ms: u64,
     /// Rounds of the job.
     pub all_rounds: u32,
-    /// It has ended here.
+    /// The job has ended here.
     pub done: bool,
     /// All VMs of this host are stored.
     pub stored: bool,
-    /// Whether chunks may be popular by now that VMs stored for themselves; none in a job that settles nothing.
+    /// Whether chunks that VMs stored for themselves may be popular now; `None` for a job without settlement.
     pub gain: Option<bool>,
     /// This host has settled its VMs.
     pub settled: bool,
-    /// The round that it is in.
+    /// The current round.
     pub round: u64,
-    /// Seconds since it began, or that it took.
+    /// Seconds since the beginning, or the length of the ended job.
     pub seconds: f64,
-    /// Answers that were not believed.
+    /// Answers that were dropped as invalid.
     pub dropped_answers: u64,
     /// Bytes sent and received for questions and answers.
     pub message_bytes: u64,
-    /// The most memory that the process has had.
+    /// Peak memory of the process.
     pub peak_memory_bytes: u64,
     /// VMs whose leak was repaired after the job.
     pub repairs: Vec<LeakRepair>,
@@ -40,54 +40,54 @@ pub struct AgentStatus {
     pub vms: Vec<VmStatus>,
 }
 
-/// What became of a VM of a job.
+/// Progress and result of a VM of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct VmStatus {
     /// Its name.
     pub vm: String,
-    /// What was planned for it, and what that took.
+    /// Its plan and progress.
     #[serde(flatten)]
     pub progress: VmProgress,
-    /// How its backup ended, if it has.
+    /// State or result of its backup.
     #[serde(flatten)]
     pub state: VmState,
-    /// What settling it did.
+    /// Result of its settlement.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub settled: Option<SettledVm>,
-    /// Why it was not settled.
+    /// Reason of a failed settlement.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub settle_error: Option<String>,
 }
 
-/// What was planned for a VM, and what that took.
+/// Plan and progress of a VM.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct VmProgress {
-    /// Bytes that were to be read.
+    /// Bytes to be read.
     pub planned_bytes: u64,
-    /// Seconds that its backup took.
+    /// Seconds of its backup.
     pub seconds: f64,
-    /// Chunks that several VMs have, and that the fraction of popular chunks has no room for.
+    /// Chunks of several VMs that the fraction of popular chunks has no space for.
     pub refused: u64,
 }
 
-/// How the backup of a VM ended, if it has.
+/// State or result of the backup of a VM.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "kebab-case")]
 pub enum VmState {
-    /// It has not begun.
+    /// Not yet begun.
     Waiting,
-    /// It has.
+    /// In progress.
     Running,
-    /// It has no new snapshot.
+    /// No new snapshot.
     Failed(VmFailure),
-    /// It has one.
+    /// A new snapshot.
     Done(Box<VmBackup>),
 }
 
-/// Why a VM has no new snapshot.
+/// Reason why a VM has no new snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmFailure {
-    /// A short stable word.
+    /// Short, stable code.
     pub code: String,
     /// A sentence.
     pub error: String,
@@ -98,7 +98,7 @@ pub struct VmFailure {
 pub struct VmBackup {
     /// The snapshot.
     pub snapshot: SnapshotId,
-    /// As people write it.
+    /// Short form of its id.
     pub short_id: String,
     /// The VM's identity.
     pub uuid: String,
@@ -106,19 +106,19 @@ pub struct VmBackup {
     pub base: Option<SnapshotId>,
     /// Its disks.
     pub disks: Vec<VmDisk>,
-    /// Bytes by what became of them.
+    /// Bytes by their treatment.
     pub bytes: VmBytes,
     /// Chunks read.
     pub chunks: u64,
-    /// Chunks that others were asked about.
+    /// Chunks that other hosts were asked about.
     pub asked: u64,
     /// Chunks stored for this VM alone.
     pub new_chunks: u64,
-    /// Chunks stored for this VM because nobody answered in time.
+    /// Chunks stored for this VM because no answer came in time.
     pub unresolved: u64,
-    /// What a person should know about the disks.
+    /// Warnings about the disks.
     pub warnings: Vec<String>,
-    /// Why the snapshot counts as doubtful.
+    /// Reasons why the snapshot is doubtful.
     pub doubts: Vec<DoubtKind>,
 }
 
@@ -131,7 +131,7 @@ pub struct VmDisk {
     pub size_bytes: u64,
     /// How it was read.
     pub mode: DiskMode,
-    /// Why it was not read incrementally; empty when it was.
+    /// Reason why it was not read incrementally; empty if it was.
     pub reason: String,
 }
 
@@ -140,49 +140,49 @@ pub struct VmDisk {
 pub struct VmBytes {
     /// Sum of the disks' sizes.
     pub logical: u64,
-    /// Named by changed extents, or all data without them.
+    /// Bytes of the changed extents, or of all data without a list.
     pub dirty: u64,
     /// Read from the sources.
     pub read1: u64,
-    /// Read again, to be stored.
+    /// Bytes read again, to be stored.
     pub read2: u64,
-    /// Read, and there already for this VM.
+    /// Bytes read that this VM already had stored.
     pub inner_dup: u64,
-    /// Read, and popular.
+    /// Bytes read that are popular.
     pub pds_dup: u64,
     /// Stored as popular.
     pub pds_new: u64,
-    /// Read, and held by nobody.
+    /// Bytes read that were not stored before.
     pub new: u64,
     /// Added to the store.
     pub stored: u64,
 }
 
-/// What settling a VM did, or would do.
+/// Result of settling a VM, or the estimate of a dry run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SettledVm {
-    /// Nothing was changed.
+    /// A dry run: nothing was changed.
     pub dry_run: bool,
-    /// Chunks that others were asked about.
+    /// Chunks that other hosts were asked about.
     pub asked: u64,
-    /// Chunks that were given up for popular ones.
+    /// Chunks that were replaced by popular ones.
     pub moved: u64,
     /// Bytes of them.
     pub moved_bytes: u64,
-    /// Of them, those that became popular only then.
+    /// Chunks of these that became popular only then.
     pub stored_popular: u64,
     /// Stored bytes that a deletion frees.
     pub freed_bytes: u64,
-    /// Chunks that nobody answered for in time.
+    /// Chunks without an answer in time.
     pub unanswered: u64,
-    /// Chunks that the fraction of popular chunks has no room for.
+    /// Chunks that the fraction of popular chunks has no space for.
     pub refused: u64,
     /// Bytes of them.
     pub refused_bytes: u64,
 }
 
 impl AgentStatus {
-    /// Adds what the agent did in the next stage of a job.
+    /// Adds the agent's work in the next stage of a job.
     pub(crate) fn add(&mut self, next: AgentStatus) {
         self.vms.extend(next.vms);
         self.message_bytes += next.message_bytes;
@@ -209,7 +209,7 @@ impl VmStatus {
 }
 
 impl VmState {
-    /// The backup has ended, either way.
+    /// The backup has ended, with or without success.
     #[must_use]
     pub fn is_over(&self) -> bool {
         match self {
@@ -276,13 +276,13 @@ impl From<&BackupSummary> for VmBackup {
 pub(crate) mod sample {
     use super::*;
 
-    /// Of which nothing is known but its state.
+    /// A VM with a state and nothing else.
     pub(crate) fn vm(name: &str, state: VmState) -> VmStatus {
         let progress = VmProgress { planned_bytes: 0, seconds: 0.0, refused: 0 };
         VmStatus { vm: name.to_owned(), progress, state, settled: None, settle_error: None }
     }
 
-    /// With a new snapshot, for which so many chunks were stored.
+    /// A VM with a new snapshot that stored this number of chunks.
     pub(crate) fn done(name: &str, new_chunks: u64) -> VmStatus {
         let backup = VmBackup {
             snapshot: SnapshotId([7; 16]),

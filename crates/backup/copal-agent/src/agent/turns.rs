@@ -1,9 +1,9 @@
-//! Whose turn it is on a host: one VM reads or stores at a time, round after round. Pure but for the waiting.
+//! Turns on a host: one VM reads or stores at a time, round after round. Pure, except for the waiting.
 //!
 //! Invariants
-//! - A part is read in its round, and no round begins before all parts of the one before it are stored, or
+//! - A part is read in its round, and a round begins only after all parts of the previous one are stored or
 //!   given up.
-//! - Whoever waits for a turn gets it, or learns that the job ends.
+//! - A thread that waits for a turn gets it, or learns that the job ends.
 
 use parking_lot::{Condvar, Mutex};
 use std::{
@@ -11,20 +11,20 @@ use std::{
     time::Duration,
 };
 
-/// A VM's place in the plan, and one of its parts.
+/// A VM's position in the plan, and one of its parts.
 pub(crate) type PlanPart = (usize, u32);
 
-/// How often who waits looks whether the job ends.
+/// Poll interval of threads that wait for a turn.
 const LOOK: Duration = Duration::from_millis(200);
-/// A part is stored in two turns: what all shall find, then the rest.
+/// A part is stored in two turns: popular chunks first, then the rest.
 const STORE_TURNS: u32 = 2;
 
-/// What a turn made of its round.
+/// Effect of a turn on its round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TurnEffect {
-    /// Others go on.
+    /// The round continues with other turns.
     More,
-    /// Everything of the round has been asked.
+    /// All parts of the round have been asked about.
     AllAsked,
 }
 
@@ -35,16 +35,16 @@ pub(crate) struct TurnTable {
 }
 
 struct TurnState {
-    /// Parts of each round, in the order in which they are read.
+    /// Parts of each round, in reading order.
     rounds: Vec<Vec<PlanPart>>,
     round: usize,
-    /// Whoever has the turn.
+    /// The VM that has the turn.
     holder: Option<usize>,
     read: BTreeSet<PlanPart>,
     stored: BTreeMap<PlanPart, u32>,
     /// VMs that have ended.
     ended: BTreeSet<usize>,
-    /// Whether it was said of the round that all is asked.
+    /// Whether the end of the round's queries was reported.
     is_asked: bool,
 }
 
@@ -61,7 +61,7 @@ impl TurnState {
         self.stored.get(item).is_some_and(|turns| *turns >= STORE_TURNS) || self.ended.contains(&item.0)
     }
 
-    /// Whether the round is asked through, said once.
+    /// Whether all parts of the round have been asked about; reported once.
     fn after(&mut self) -> TurnEffect {
         if !self.is_asked && self.now().iter().all(|item| self.is_read(item)) {
             self.is_asked = true;
@@ -114,14 +114,14 @@ impl TurnTable {
         }
     }
 
-    /// The part was read and asked about.
+    /// Ends a reading turn: the part was read and asked about.
     pub(crate) fn end_reading(&self, item: PlanPart) -> TurnEffect {
         self.end(|state| {
             state.read.insert(item);
         })
     }
 
-    /// One of the turns that store the part is over.
+    /// Ends one of the turns that store the part.
     pub(crate) fn end_storing(&self, item: PlanPart) -> TurnEffect {
         self.end(|state| *state.stored.entry(item).or_default() += 1)
     }
@@ -136,7 +136,7 @@ impl TurnTable {
         after
     }
 
-    /// The VM has no more parts, or gives up.
+    /// Ends a VM: it has no more parts, or gives up.
     pub(crate) fn end_vm(&self, vm: usize) -> TurnEffect {
         let mut state = self.state.lock();
         state.ended.insert(vm);
@@ -149,21 +149,20 @@ impl TurnTable {
         after
     }
 
-    /// VMs whose first part is in the round that is on.
+    /// VMs whose first part is in the current round.
     pub(crate) fn beginners(&self) -> Vec<usize> {
         let state = self.state.lock();
         let first = state.now().iter().filter(|(_, part)| *part == 0);
         first.map(|(vm, _)| *vm).collect()
     }
 
-    /// Whether the round that is on has been asked through without anybody's turn: it has no parts, or their
-    /// VMs ended.
+    /// Whether the queries of the current round have ended without a turn: it has no parts, or their VMs
+    /// ended.
     pub(crate) fn look(&self) -> TurnEffect {
         self.state.lock().after()
     }
 
-    /// Waits until the round that is on is stored, and begins the next. `false`: that was the last, or the
-    /// job ends.
+    /// Waits until the current round is stored, and begins the next. `false`: there is none, or the job ends.
     pub(crate) fn next_round(&self, ends: &dyn Fn() -> bool) -> bool {
         let mut state = self.state.lock();
         while !state.now().iter().all(|item| state.is_stored(item)) {
@@ -180,7 +179,7 @@ impl TurnTable {
         more
     }
 
-    /// The round that is on, from 0.
+    /// The current round, from 0.
     pub(crate) fn round(&self) -> usize {
         self.state.lock().round
     }
@@ -208,7 +207,7 @@ mod tests {
         assert!(turns.next_round(&GOES_ON));
         assert_eq!((turns.round(), turns.beginners()), (1, vec![]));
         assert!(turns.begin_reading((1, 1), &GOES_ON));
-        // It fails while it has the turn.
+        // The VM fails while it has the turn.
         assert_eq!(turns.end_vm(1), TurnEffect::AllAsked);
         assert!(!turns.next_round(&GOES_ON));
     }

@@ -1,4 +1,5 @@
-//! Which answers count: those to a batch that is open, from a member that was asked, shaped as the ask was.
+//! Validation of answers: they count if the batch is open, the sender was asked, and the shape matches the
+//! question.
 
 use super::{
     AnswerPatience, AskerOptions,
@@ -9,7 +10,7 @@ use copal_backup::peers::Answer;
 use std::time::Instant;
 use tracing::warn;
 
-/// Why answers do not count.
+/// Reason why an answer is dropped.
 enum DropReason {
     Late,
     Repeated,
@@ -20,7 +21,7 @@ enum DropReason {
 }
 
 impl PendingParts {
-    /// Takes answers from a member, or drops and counts them. Whether they counted.
+    /// Accepts answers from a member, or drops and counts them. Returns whether they were accepted.
     pub(super) fn answer(
         &mut self,
         member: usize,
@@ -90,7 +91,7 @@ impl PendingParts {
         codes.collect::<Option<Vec<Answer>>>().ok_or(DropReason::UnknownCode)
     }
 
-    /// Puts checked answers where their ids stood.
+    /// Stores checked answers at the positions of their ids.
     fn place(&mut self, id: BatchId, answers: &[Answer]) {
         let Some(part) = self.parts.get_mut(&id.ticket) else {
             return;
@@ -99,12 +100,12 @@ impl PendingParts {
         let positions = match part.spool.positions(at, answers.len()) {
             Ok(positions) => positions,
             Err(error) => {
-                warn!(%error, "the spool cannot be read: a batch counts as not answered");
+                warn!(%error, "spool not readable, batch counts as unanswered");
                 return;
             }
         };
         for (position, &answer) in positions.into_iter().zip(answers) {
-            // The file is ours, and still no reason to stop a backup.
+            // The file belongs to this process; even so, the error must not stop a backup.
             if let Some(slot) = part.answers.get_mut(position as usize) {
                 *slot = answer;
             }

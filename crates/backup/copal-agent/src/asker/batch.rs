@@ -1,4 +1,4 @@
-//! What is asked and not yet answered: parts, and of each its batches. No network and no threads here.
+//! Open questions: parts and their batches. Without network and threads.
 
 use super::{
     options::{DroppedAnswers, Ticket},
@@ -7,7 +7,7 @@ use super::{
 use copal_backup::peers::Answer;
 use std::{collections::BTreeMap, time::Instant};
 
-/// Who of the two that may answer a batch.
+/// Role of the two members that may answer a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TargetRole {
     Owner,
@@ -26,7 +26,7 @@ impl TargetRole {
 /// No member.
 pub(super) const NOBODY: u16 = u16::MAX;
 
-/// How it stands with one member that may answer a batch.
+/// State of one member that may answer a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum TargetState {
     /// Not asked.
@@ -40,7 +40,7 @@ pub(super) enum TargetState {
     Failed,
 }
 
-/// One member that may answer a batch.
+/// A member that may answer a batch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BatchTarget {
     pub(super) member: u16,
@@ -67,12 +67,12 @@ const _: () = assert!(size_of::<AskedBatch>() == 32);
 /// A batch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AskedBatch {
-    /// Where its ids and positions are in the part's spool.
+    /// Offset of its ids and positions in the part's spool.
     pub(super) at: u64,
     pub(super) partition: u32,
     pub(super) count: u16,
     pub(super) targets: [BatchTarget; 2],
-    /// Answered, or given up.
+    /// Answered or given up.
     pub(super) done: bool,
 }
 
@@ -82,7 +82,7 @@ impl AskedBatch {
     }
 }
 
-/// A batch among all: the part's number, and the batch's in it. Together the number on the wire.
+/// A batch by the numbers of its part and within it. Together they are its number on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct BatchId {
     pub(super) ticket: Ticket,
@@ -106,22 +106,22 @@ pub(super) struct AskedPart {
     pub(super) spool: BatchSpool,
     pub(super) answers: Vec<Answer>,
     pub(super) batches: Vec<AskedBatch>,
-    /// Batches that are not done.
+    /// Number of batches that are not done.
     pub(super) open: usize,
-    /// Since when answers may be expected.
+    /// Time from which answers may be expected.
     pub(super) since: Option<Instant>,
-    /// Has gone to the stand-ins.
+    /// Was sent to the stand-ins.
     pub(super) hedged: bool,
 }
 
-/// What happened to connections, for the hedge thread.
+/// Events of connections, for the hedge thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ConnectionEvent {
     /// The connection of this number to a member ended.
     Closed { member: usize, connection: u8 },
 }
 
-/// All that is asked and not yet received.
+/// All parts that were asked about and not yet received.
 #[derive(Default)]
 pub(super) struct PendingParts {
     pub(super) parts: BTreeMap<Ticket, AskedPart>,
@@ -158,7 +158,7 @@ impl PendingParts {
         (!batch.done).then_some(batch)
     }
 
-    /// Nothing more of a batch is expected. Nothing if it was done before.
+    /// Marks a batch as done, unless it is done already.
     pub(super) fn finish(&mut self, id: BatchId) {
         if let Some(part) = self.parts.get_mut(&id.ticket)
             && let Some(batch) = part.batches.get_mut(id.index)
@@ -173,14 +173,14 @@ impl PendingParts {
         parts.filter(|part| part.round == round).for_each(|part| part.since = Some(now));
     }
 
-    /// Somebody waits for a part: if its round has not ended, its time begins now.
+    /// A thread waits for the part: if its round has not ended, its time begins now.
     pub(super) fn wait_began(&mut self, ticket: Ticket, now: Instant) {
         if let Some(part) = self.part(ticket) {
             part.since.get_or_insert(now);
         }
     }
 
-    /// `None`: nothing is missing any more.
+    /// Start of the wait; `None`: all answers have arrived.
     pub(super) fn waiting_since(&self, ticket: Ticket) -> Option<Instant> {
         let part = self.parts.get(&ticket)?;
         part.since.filter(|_| part.open > 0)

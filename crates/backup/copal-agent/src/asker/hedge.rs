@@ -1,4 +1,4 @@
-//! The hedge thread: batches of members that are silent or gone go to the other member that can answer.
+//! The hedge thread: sends batches of silent or lost members to the other member that can answer.
 
 use super::{
     Shared,
@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What is to be asked again.
+/// A batch to be asked again.
 struct LostBatch {
     batch: BatchId,
     role: TargetRole,
@@ -51,11 +51,12 @@ async fn ask_again(shared: &Arc<Shared>, lost: Vec<LostBatch>, silent: Vec<Batch
         asked.extend(member.map(|member| (member, batch.ticket)));
     }
     if !asked.is_empty() {
-        // The round may have been compared without them: our marker came over a newer connection.
+        // The owner may have compared the round without these batches: our marker came over a newer
+        // connection.
         shared.was_repeated.store(true, Ordering::Release);
     }
-    // Behind the marker of a round come no questions: so after these, it comes again, with what is left of
-    // our patience.
+    // No questions may follow the marker of a round. So after these questions the marker is sent again, with
+    // the rest of our patience.
     let mut rounds = BTreeMap::new();
     let for_others = shared.patience.for_others();
     {
@@ -75,7 +76,7 @@ async fn ask_again(shared: &Arc<Shared>, lost: Vec<LostBatch>, silent: Vec<Batch
 }
 
 impl PendingParts {
-    /// What an event makes hopeless.
+    /// The batches that an event has lost.
     fn lost_by(&mut self, event: ConnectionEvent) -> Vec<LostBatch> {
         match event {
             ConnectionEvent::Closed { member, connection } => {
@@ -103,7 +104,7 @@ impl PendingParts {
         })
     }
 
-    /// Open batches of parts whose hedge time has come, once.
+    /// Open batches of parts whose hedge time has come; each is returned once.
     fn silent(&mut self, now: Instant, after: Duration) -> Vec<BatchId> {
         let mut silent = Vec::new();
         for (&ticket, part) in &mut self.parts {
@@ -121,7 +122,7 @@ impl PendingParts {
         silent
     }
 
-    /// When the next part is hedged.
+    /// Time of the next hedge.
     fn next_hedge(&self, after: Duration) -> Option<Instant> {
         let parts = self.parts.values().filter(|part| !part.hedged && part.open > 0);
         parts.filter_map(|part| part.since).min().map(|since| since + after)

@@ -1,5 +1,5 @@
-//! The connection to one member: opened for the first message, opened again after it has ended. A member that
-//! cannot be reached is not tried again for a while.
+//! The connection to one member: opened for the first message, and again after it has ended. After a failure,
+//! a member is not tried for a while.
 
 use super::{Shared, batch::ConnectionEvent};
 use crate::{messages::AnswerMessage, network::PeerError};
@@ -17,11 +17,11 @@ use std::{
 use tokio::sync::{Mutex, oneshot};
 use tracing::{debug, warn};
 
-/// No connection; connections are numbered from 1, and after 255 from 1 again.
+/// Number for no connection; connections are numbered from 1, and after 255 from 1 again.
 const NONE: u8 = 0;
-/// How long a member may take to accept a message.
+/// Longest time for a member to accept a message.
 const TO_ACCEPT: Duration = Duration::from_secs(10);
-/// How long a call for answers may take; the member comes back without any before that.
+/// Longest time of a call for answers; the member returns earlier, even without answers.
 const TO_ANSWER: Duration = Duration::from_secs(40);
 
 #[derive(Default)]
@@ -29,7 +29,7 @@ struct ConnectionState {
     connection: Option<Connection>,
     number: u8,
     down_until: Option<Instant>,
-    /// Dropped when the connection is to end.
+    /// Dropped to end the connection.
     _stays: Option<oneshot::Sender<()>>,
 }
 
@@ -39,16 +39,16 @@ pub(super) enum SendOutcome {
     Over(u8),
     /// The member refused it.
     Refused,
-    /// The member did not get it, or its answer was lost.
+    /// The member did not receive it, or its reply was lost.
     Lost,
 }
 
 /// The connection to one member.
 pub(super) struct MemberConnection {
     member: usize,
-    /// Held while a connection is made.
+    /// Locked while a connection is opened.
     state: Mutex<ConnectionState>,
-    /// Number of the connection over which answers are taken.
+    /// Number of the connection over which answers are read.
     alive: AtomicU8,
     /// Number of the newest page of answers.
     received: AtomicU64,
@@ -67,7 +67,7 @@ impl MemberConnection {
         }
     }
 
-    /// Notes that a batch is asked.
+    /// Records that a batch is asked.
     pub(super) fn note_asked(&self) {
         self.was_asked.store(true, Ordering::Release);
     }
@@ -77,7 +77,7 @@ impl MemberConnection {
         self.was_asked.swap(false, Ordering::AcqRel)
     }
 
-    /// Sends a message, after connecting if need be.
+    /// Sends a message; connects first if needed.
     pub(super) async fn send(
         &self,
         shared: &Arc<Shared>,
@@ -111,18 +111,18 @@ impl MemberConnection {
         }
     }
 
-    /// Whether the connection of this number has not ended, as far as is known.
+    /// Whether the connection of this number is still open, as far as is known.
     pub(super) fn is_alive(&self, number: u8) -> bool {
         number != NONE && self.alive.load(Ordering::Acquire) == number
     }
 
-    /// Ends the connection. The asker has ended.
+    /// Closes the connection at the end of the asker.
     pub(super) async fn release(&self) {
         let mut state = self.state.lock().await;
         (state.connection, state._stays) = (None, None);
     }
 
-    /// The connection that is there, or another one.
+    /// The present connection, or a new one.
     async fn connected(&self, shared: &Arc<Shared>) -> Option<(Connection, u8)> {
         let mut state = self.state.lock().await;
         if let Some(connection) = &state.connection
@@ -157,7 +157,7 @@ impl MemberConnection {
                 Some((connection, state.number))
             }
             Err(error) => {
-                warn!(member = shared.options.members[self.member].name, %error, "a member does not answer");
+                warn!(member = shared.options.members[self.member].name, %error, "member does not answer");
                 state.down_until = Some(Instant::now() + shared.options.retry_after);
                 None
             }
@@ -176,7 +176,7 @@ impl MemberConnection {
     }
 }
 
-/// Takes answers over a connection until it ends; a sentence, if the member sent a malformed message.
+/// Reads answers over a connection until it ends; returns a sentence if the member sent a malformed message.
 async fn take_answers(shared: &Arc<Shared>, member: usize, connection: &Connection) -> Option<String> {
     let mut take = messages::AgentTake {
         instance: Bytes::copy_from_slice(&shared.instance),
@@ -188,7 +188,7 @@ async fn take_answers(shared: &Arc<Shared>, member: usize, connection: &Connecti
             Ok(page) => page,
             Err(CallError::Malformed(reason)) => return Some(reason),
             Err(error) => {
-                debug!(%error, "no more answers come over a connection");
+                debug!(%error, "connection for answers ended");
                 return None;
             }
         };
@@ -209,7 +209,7 @@ async fn take_answers(shared: &Arc<Shared>, member: usize, connection: &Connecti
     }
 }
 
-/// A connection has ended: its batches are asked once more.
+/// Handles the end of a connection: its batches are asked again.
 fn note_end(shared: &Shared, member: usize, number: u8, violation: Option<String>) {
     let link = &shared.links[member];
     let _ = link.alive.compare_exchange(number, NONE, Ordering::AcqRel, Ordering::Acquire);

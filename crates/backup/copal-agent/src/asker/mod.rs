@@ -1,17 +1,17 @@
-//! The requester's side of a job's rounds: ids of a part go to the owners of their partitions, answers come
-//! back.
+//! The asker in a job's rounds: sends ids of a part to the owners of their partitions, and receives the
+//! answers.
 //!
 //! Paper: low-profile-dedup §2 (request and output threads of the backup agent).
 //!
-//! A part's ids are split by partition into batches while they come. Where each id stood is kept in a spool
-//! file, and the ids, too, so that a batch can be sent again; in memory stay an answer per id (4 bytes) and
-//! 32 bytes per batch.
+//! A part's ids are split by partition into batches while they arrive. A spool file keeps their positions and
+//! the ids, so that a batch can be sent again. Memory holds one answer per id (4 bytes) and 32 bytes per
+//! batch.
 //!
 //! Invariants
 //! - An answer counts once, and only for a batch that its sender was asked, with the length, job, round and
-//!   partition of that ask. Everything else is dropped and counted ([`DroppedAnswers`]).
-//! - Who does not answer costs time, never an error: its batches go to the stand-in, and at the deadline what
-//!   is missing is `UNANSWERED`.
+//!   partition of that question. All others are dropped and counted ([`DroppedAnswers`]).
+//! - A silent member costs time, never an error: its batches go to the stand-in, and at the deadline missing
+//!   answers are `UNANSWERED`.
 //! - Every thread and task has ended when the asker is dropped.
 //!
 //! Not here: when rounds begin and end (`Peers::begin_part`), how long to wait ([`AnswerPatience`]).
@@ -49,7 +49,7 @@ use std::{
 };
 pub use traffic::AskerTraffic;
 
-/// Messages that are on their way at a time.
+/// Most messages in transit.
 const AT_ONCE: usize = 16;
 
 struct Shared {
@@ -60,18 +60,18 @@ struct Shared {
     links: Vec<MemberConnection>,
     round: AtomicU32,
     pending: Mutex<PendingParts>,
-    /// Something was answered, given up, lost or ended.
+    /// Signalled when a part was answered, given up or lost, or the asker ended.
     changed: Condvar,
     hedge: Mutex<Option<JoinHandle<()>>>,
-    /// Those that take answers.
+    /// Tasks that read answers.
     tasks: Mutex<Vec<tokio::task::JoinHandle<()>>>,
     traffic: AskerTraffic,
-    /// A batch was asked of a stand-in, or once more.
+    /// A batch was asked of a stand-in, or again.
     was_repeated: AtomicBool,
     stop: AtomicBool,
 }
 
-/// Asks the members of one job. Shared by reference between the threads that back up.
+/// Asks the members of one job. Threads that back up share it by reference.
 pub struct Asker {
     shared: Arc<Shared>,
 }
@@ -83,9 +83,9 @@ impl std::fmt::Debug for Asker {
 }
 
 impl Asker {
-    /// Begins with round 0. Connects when something is sent.
+    /// Begins with round 0. Connects when it first sends.
     /// # Errors
-    /// When the system gives no random numbers or no thread.
+    /// The system provides no random numbers or no thread.
     ///
     /// # Panics
     /// With 65,535 members or more.
@@ -119,18 +119,19 @@ impl Asker {
         Ok(asker)
     }
 
-    /// Splits the ids of a part of the VM's backup and sends them to their owners while they come. Blocks
-    /// until their owners have accepted them; a member that does not is waited for some seconds, then it
-    /// counts as silent.
+    /// Splits the ids of a part of the VM's backup, and sends them to their owners while they arrive. Blocks
+    /// until the owners have accepted them; a member that does not accept within some seconds counts as
+    /// silent.
     /// # Errors
-    /// What `ids` fails with, and failures of the spool file. The part is forgotten then.
+    /// Errors of `ids` and of the spool file. The part is then forgotten.
     pub fn send(&self, vm: u32, ids: &mut dyn Iterator<Item = io::Result<ShortId>>) -> io::Result<Ticket> {
         sender::run(&self.shared, vm, ids)
     }
 
-    /// Ends the round: tells all members that we have asked all we will, and begins the next one. An asker
-    /// without other participants tells only the members that it asked in the round: no other member waits
-    /// for it. Returns how many members could be told. Nobody sends meanwhile.
+    /// Ends the round: sends a marker to all members that this host has sent all its questions, and begins
+    /// the next round. An asker without other participants marks only the members that it asked in the round:
+    /// no other member waits for it. Returns the number of members that were reached. No other thread may
+    /// send meanwhile.
     pub fn end_round(&self) -> usize {
         let round = self.shared.round.fetch_add(1, Ordering::AcqRel);
         let patience = self.shared.patience.for_others();
@@ -147,8 +148,8 @@ impl Asker {
         told
     }
 
-    /// Waits for the answers of a part, in the order of its ids, up to the deadline; what is missing then is
-    /// `UNANSWERED`. The part is forgotten after. The answers of a ticket that nobody has are none.
+    /// Waits for the answers of a part, in the order of its ids, up to the deadline; missing ones are then
+    /// `UNANSWERED`. The part is forgotten afterwards. An unknown ticket has no answers.
     #[must_use]
     pub fn receive(&self, ticket: Ticket) -> Vec<Answer> {
         let began = Instant::now();
@@ -164,20 +165,20 @@ impl Asker {
         pending.take(ticket)
     }
 
-    /// Ids whose answers are in memory, or room for them.
+    /// Number of ids with answers, or space for them, in memory.
     #[must_use]
     pub fn waiting_ids(&self) -> usize {
         self.shared.pending.lock().ids()
     }
 
-    /// What was not believed.
+    /// Counts of dropped answers.
     #[must_use]
     pub fn dropped(&self) -> DroppedAnswers {
         self.shared.pending.lock().dropped
     }
 
-    /// Whether anything was asked of a stand-in, or once more since a connection had ended: then owner and
-    /// stand-in, or two comparisons of the owner, may each have seen some of the questions about a chunk.
+    /// Whether a question went to a stand-in, or again after a connection had ended. Then owner and stand-in,
+    /// or two comparisons of the owner, may each have seen only some of the questions about a chunk.
     #[must_use]
     pub fn was_repeated(&self) -> bool {
         self.shared.was_repeated.load(Ordering::Acquire)
@@ -191,8 +192,7 @@ impl Asker {
 }
 
 impl Asker {
-    /// Ends all connections and waits for the threads. Counts can be read afterwards; what is sent after it goes
-    /// nowhere.
+    /// Ends all connections and waits for the threads. Counts remain readable; later messages are discarded.
     pub fn end(&self) {
         {
             let _pending = self.shared.pending.lock();
@@ -227,7 +227,8 @@ impl Shared {
         tasks.push(self.options.network.spawn(task));
     }
 
-    /// Tells a member that we have asked all of `round`, and wait so long for others; whether it was told.
+    /// Sends a member the marker of `round`, with the patience for other hosts; returns whether it was
+    /// reached.
     async fn mark(self: &Arc<Shared>, member: usize, round: u32, patience: Duration) -> bool {
         let marker = MarkerMessage {
             job: self.options.job,
@@ -236,7 +237,7 @@ impl Shared {
             patience_ms: u32::try_from(patience.as_millis()).unwrap_or(u32::MAX),
         };
         let marker = marker.to_message(&self.instance);
-        // The connection may have ended unseen: once more.
+        // The connection may have ended unnoticed: try once more.
         for _ in 0..2 {
             if let SendOutcome::Over(_) = self.links[member].send(self, Method::AgentMark, &marker).await {
                 return true;

@@ -1,4 +1,4 @@
-//! Options of an asker: its members, its times, its bounds; and its counts.
+//! Options and counts of an asker.
 
 use crate::network::FleetNetwork;
 use copal_backup::peers::ShortId;
@@ -9,11 +9,11 @@ use std::{path::PathBuf, time::Duration};
 pub struct FleetMember {
     /// Its name; an agent of another name at the address is not asked.
     pub name: String,
-    /// Where it listens, host:port.
+    /// Its address, host:port.
     pub address: String,
 }
 
-/// Which members answer for which ids. Members are meant by their index in [`AskerOptions::members`].
+/// Assignment of ids to members, which are indexes into [`AskerOptions::members`].
 pub trait OwnerMap: Send + Sync {
     /// Bits of an id that choose its partition.
     fn partition_bits(&self) -> u8;
@@ -21,31 +21,31 @@ pub trait OwnerMap: Send + Sync {
     /// Partition of `id`.
     fn partition(&self, id: &ShortId) -> u32;
 
-    /// Who answers for `partition`.
+    /// The member that answers for `partition`.
     fn owner(&self, partition: u32) -> usize;
 
-    /// Who answers when the owner does not; another than the owner.
+    /// The member that answers if the owner does not; never the owner.
     fn stand_in(&self, partition: u32) -> Option<usize>;
 }
 
-/// How long to wait, counted from the end of the round.
+/// Waiting times, counted from the end of the round.
 pub trait AnswerPatience: Send + Sync {
-    /// So long owners wait for other hosts before they compare; the times for answers are longer.
+    /// Time that owners wait for other hosts before they compare; the times for answers are longer.
     fn for_others(&self) -> Duration;
 
-    /// After so long without an answer, a batch goes to the stand-in, too.
+    /// Time without an answer after which a batch also goes to the stand-in.
     fn hedge_after(&self) -> Duration;
 
-    /// After so long, what has no answer stays without.
+    /// Time after which missing answers are given up.
     fn deadline(&self) -> Duration;
 
-    /// A member answered a batch `after` the end of the round. Called under a lock: only notes it.
+    /// A member answered a batch `after` the end of the round. Called under a lock, so it must only record.
     fn answered(&self, member: usize, after: Duration) {
         let _ = (member, after);
     }
 }
 
-/// The same times always.
+/// Constant times.
 #[derive(Clone, Copy, Debug)]
 pub struct FixedPatience {
     /// See [`AnswerPatience::for_others`].
@@ -77,24 +77,24 @@ pub struct AskerOptions {
     pub job: [u8; 16],
     /// Our own name among the members.
     pub name: String,
-    /// Who may be asked, ourselves included: an agent asks itself as it asks others.
+    /// The members that may be asked, including this agent: it asks itself like others.
     pub members: Vec<FleetMember>,
-    /// Hosts that send markers in each round.
+    /// Number of hosts that send markers in each round.
     pub participants: u32,
     /// Reaches the members.
     pub network: FleetNetwork,
-    /// Answers of older generations of the index are not believed.
+    /// Answers of older generations of the index are dropped.
     pub oldest_generation: u64,
-    /// Where spool files are made; they have no names.
+    /// Directory of the spool files, which have no names.
     pub spool: PathBuf,
-    /// Memory for ids that are sorted into batches, per part that is sent.
+    /// Memory for sorting ids into batches, per part.
     pub sort_bytes: usize,
-    /// How long a member that could not be reached is not tried again.
+    /// Time after which an unreachable member is tried again.
     pub retry_after: Duration,
 }
 
 impl AskerOptions {
-    /// The usual bounds; every member takes part.
+    /// The default bounds; every member takes part.
     #[must_use]
     pub fn new(
         job: [u8; 16],
@@ -117,24 +117,24 @@ impl AskerOptions {
     }
 }
 
-/// Answers and messages that were not believed, by reason.
+/// Answers and messages that were dropped, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DroppedAnswers {
-    /// After the part was given up, or after another had answered.
+    /// After the part was given up, or after another member had answered.
     pub late: u64,
     /// Twice from the same member.
     pub repeated: u64,
-    /// To nothing that its sender was asked: job, round, batch or partition are others.
+    /// Not a question to this sender: job, round, batch or partition differ.
     pub foreign: u64,
-    /// With more or fewer answers than ids.
+    /// With another number of answers than ids.
     pub miscounted: u64,
-    /// With a code that says nothing.
+    /// With an unknown code.
     pub unknown_code: u64,
-    /// From a generation of the index that is too old.
+    /// From too old a generation of the index.
     pub stale: u64,
-    /// Messages that are none of this release; their connections were ended.
+    /// Messages that are invalid in this release; their connections were closed.
     pub violations: u64,
 }
 
-/// Number of a part that was sent.
+/// Number of a sent part.
 pub type Ticket = u64;

@@ -1,5 +1,5 @@
-//! Sending: a part is split, spooled, and each batch goes to its owner, or to the stand-in when the owner
-//! cannot be asked.
+//! Sends a part: splits and spools its ids, and sends each batch to its owner, or to the stand-in if the
+//! owner cannot be asked.
 
 use super::{
     AT_ONCE, Shared, Ticket,
@@ -53,7 +53,7 @@ fn send_all(
     flush(shared, ticket, writer, &mut split, count)
 }
 
-/// Spools what was gathered, then sends it. `count` ids of the part have come.
+/// Spools the gathered ids, then sends them. The part has `count` ids so far.
 fn flush(
     shared: &Arc<Shared>,
     ticket: Ticket,
@@ -87,7 +87,7 @@ fn flush(
         part.batches.extend(batches);
         first
     };
-    // Owners accept side by side: a batch waits for no other owner's disk.
+    // Owners accept in parallel: a batch waits for no other owner's disk.
     let asked = stream::iter(entries.enumerate()).for_each_concurrent(AT_ONCE, async |(index, batch)| {
         let id = BatchId { ticket, index: first + index };
         let ids = batch.iter().map(|entry| entry.id).collect();
@@ -98,15 +98,15 @@ fn flush(
     Ok(())
 }
 
-/// A batch that is to be asked of somebody.
+/// A batch to ask, with its target.
 struct BatchRequest {
     member: usize,
     ask: AskMessage,
 }
 
 impl Shared {
-    /// Asks a batch of its owner or stand-in, again when the connection ended, and then of the other one;
-    /// when both fail it is given up. `ids` are read from the spool if they are not at hand. Returns the
+    /// Asks its owner or stand-in about a batch, again if the connection ended, and then the other one; if
+    /// both fail, the batch is given up. `ids` are read from the spool if they are not in memory. Returns the
     /// member that was asked.
     pub(super) async fn ask(
         self: &Arc<Shared>,
@@ -133,7 +133,7 @@ impl Shared {
         None
     }
 
-    /// `None`: this one is not to be asked, since it was asked already or failed.
+    /// `None`: this member must not be asked, since it was asked already or has failed.
     fn begin_ask(&self, id: BatchId, role: TargetRole, ids: Option<Vec<ShortId>>) -> Option<BatchRequest> {
         let mut pending = self.pending.lock();
         let batch = pending.open_batch(id)?;
@@ -150,7 +150,7 @@ impl Shared {
         let ids = match ids.map_or_else(|| spool.ids(at, count), Ok) {
             Ok(ids) => ids,
             Err(error) => {
-                warn!(%error, "the spool cannot be read: a batch cannot be sent again");
+                warn!(%error, "spool not readable, batch not sent again");
                 self.set(id, role, TargetState::Failed);
                 return None;
             }
@@ -167,8 +167,7 @@ impl Shared {
         Some(BatchRequest { member, ask })
     }
 
-    /// Whether nothing more is to be done for this one now. A connection that ended since counts as not
-    /// asked.
+    /// Whether this member needs nothing more now. A connection that has ended since counts as not asked.
     fn end_ask(&self, id: BatchId, role: TargetRole, member: usize, sent: &SendOutcome) -> bool {
         let connection = match sent {
             SendOutcome::Over(connection) => *connection,
@@ -185,11 +184,11 @@ impl Shared {
         if !self.set(id, role, TargetState::Asked(connection)) {
             return false;
         }
-        // The end of a connection is noted once: perhaps before the batch was noted as asked over it.
+        // The end of a connection is handled once: perhaps before the batch was recorded as asked over it.
         self.links[member].is_alive(connection) || !self.lose(id, role, TargetState::Asked(connection))
     }
 
-    /// What came of asking; `false`: it is done, or was refused meanwhile.
+    /// Sets the state of a target; `false`: the batch is done, or was refused meanwhile.
     fn set(&self, id: BatchId, role: TargetRole, standing: TargetState) -> bool {
         let mut pending = self.pending.lock();
         let target = pending.open_batch(id).map(|batch| batch.target(role));
@@ -199,8 +198,8 @@ impl Shared {
             .is_some()
     }
 
-    /// What was asked as `standing` says is lost: it may be asked once more. `false`: somebody else saw to
-    /// it, or it is done.
+    /// Marks the question in state `standing` as lost, so that it may be asked again. `false`: another thread
+    /// did so, or the batch is done.
     pub(super) fn lose(&self, id: BatchId, role: TargetRole, standing: TargetState) -> bool {
         let mut pending = self.pending.lock();
         let Some(batch) = pending.open_batch(id) else {
@@ -217,7 +216,7 @@ impl Shared {
         true
     }
 
-    /// Gives a batch up if nobody who could answer is left.
+    /// Gives a batch up if no member is left that could answer.
     fn give_up(&self, id: BatchId) {
         let mut pending = self.pending.lock();
         let failed = pending

@@ -1,12 +1,12 @@
-//! Ids of a part, sorted into batches: each of one partition, in the order in which its ids came.
+//! Sorts the ids of a part into batches of one partition each, in their order of arrival.
 
 use copal_backup::peers::ShortId;
 
-/// Most ids of a batch that is sent: with its head it stays below 64 KiB.
+/// Most ids of a sent batch: with its head it stays below 64 KiB.
 pub(super) const ASK_IDS: usize = 4000;
 const _: () = assert!(ASK_IDS <= crate::messages::BATCH_IDS);
 
-/// An id, where it stood in its part, and its partition.
+/// An id, its position in its part, and its partition.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SplitEntry {
     pub(super) partition: u32,
@@ -14,7 +14,7 @@ pub(super) struct SplitEntry {
     pub(super) id: ShortId,
 }
 
-/// Gathers ids up to a bound on memory.
+/// Gathers ids up to a memory bound.
 pub(super) struct IdSplit {
     entries: Vec<SplitEntry>,
     most: usize,
@@ -25,10 +25,10 @@ impl IdSplit {
         IdSplit { entries: Vec::new(), most: (bytes / size_of::<SplitEntry>()).max(1) }
     }
 
-    /// Adds one; whether it is full now.
+    /// Adds an id; returns whether it is full now.
     pub(super) fn push(&mut self, entry: SplitEntry) -> bool {
         if self.entries.len() == self.entries.capacity() {
-            // Doubles as a vector does, but not past the bound.
+            // Doubles like a vector, but not beyond the bound.
             let more = self.entries.len().max(1024).min(self.most - self.entries.len());
             self.entries.reserve_exact(more);
         }
@@ -36,7 +36,7 @@ impl IdSplit {
         self.entries.len() == self.most
     }
 
-    /// What was gathered, as batches.
+    /// The gathered ids, as batches.
     pub(super) fn batches(&mut self) -> impl Iterator<Item = &[SplitEntry]> + Clone {
         self.entries.sort_unstable_by_key(|entry| (entry.partition, entry.position));
         self.entries
@@ -44,7 +44,7 @@ impl IdSplit {
             .flat_map(|partition| partition.chunks(ASK_IDS))
     }
 
-    /// Forgets what was gathered.
+    /// Forgets the gathered ids.
     pub(super) fn clear(&mut self) {
         self.entries.clear();
     }

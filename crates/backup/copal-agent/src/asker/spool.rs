@@ -1,4 +1,5 @@
-//! The file of a part: per batch its ids, then their positions. It has no name, and is gone with the process.
+//! The spool file of a part: the ids of each batch, then their positions. It has no name, and disappears with
+//! the process.
 
 use super::split::{ASK_IDS, SplitEntry};
 use copal_backup::peers::ShortId;
@@ -34,7 +35,7 @@ pub(super) fn create(folder: &Path) -> io::Result<(BatchSpool, SpoolWriter)> {
 }
 
 impl SpoolWriter {
-    /// Appends a batch; returns where it is. It can be read after [`SpoolWriter::flush`].
+    /// Appends a batch; returns its offset. It can be read after [`SpoolWriter::flush`].
     pub(super) fn append(&mut self, batch: &[SplitEntry]) -> io::Result<u64> {
         for entry in batch {
             self.file.write_all(&entry.id)?;
@@ -60,7 +61,7 @@ impl BatchSpool {
         Ok(ids)
     }
 
-    /// Where they stood in their part.
+    /// Positions of these ids in their part.
     pub(super) fn positions(&self, at: u64, count: usize) -> io::Result<Vec<u32>> {
         let mut bytes = vec![[0; POSITION_BYTES]; count];
         let at = at + (count * ID_BYTES) as u64;

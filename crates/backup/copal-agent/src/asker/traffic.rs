@@ -1,12 +1,12 @@
-//! Bytes that an asker sent and received: whole frames, as they are before TLS.
+//! Bytes that an asker sent and received: complete frames, before TLS.
 
 use copal_proto::FRAME_HEADER_LEN;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of a frame beside its message: its length, its header, and the time that is left.
+/// Bytes of a frame beside its message: its length, its header, and the remaining time.
 const FRAME_BYTES: u64 = 4 + FRAME_HEADER_LEN as u64 + 4;
 
-/// See the module.
+/// Bytes sent and received.
 #[derive(Debug, Default)]
 pub struct AskerTraffic {
     sent: AtomicU64,

@@ -2,9 +2,9 @@
 //!
 //! Paper: low-profile-dedup §3
 //! Invariants
-//! - Nothing is granted or answered before both runs were read to their ends and found right.
-//! - An id that is stored has no rows in the candidate run; a granted one keeps them until it is stored.
-//! - Of the VMs that ask for an id, at most one is told to store it where all find it.
+//! - Ids are granted and answered only after both runs were read to their ends without damage.
+//! - A stored id has no rows in the candidate run; a granted one keeps them until it is stored.
+//! - Of the VMs that ask for an id, at most one is asked to store it as popular.
 
 use super::error::{DetectError, Result};
 use super::format::{FilePartition, RunKind, RunRow};
@@ -18,18 +18,18 @@ use std::path::Path;
 use std::time::Instant;
 use tracing::warn;
 
-/// What a merge found.
+/// Result of a merge.
 pub(crate) struct MergedSlice {
     /// Rows of the index run.
     pub(crate) popular: u64,
-    /// Distinct ids that are not in it.
+    /// Number of distinct ids that are not in it.
     pub(crate) candidates: u64,
-    /// The candidate run that comes next; `None`: it could not be written, and the old one stays.
+    /// The next candidate run; `None`: it could not be written, and the old one stays.
     next_candidates: Option<RunWriter>,
 }
 
-/// Merges the slice with both runs: stored and granted ids are answered, the others that several VMs ask for
-/// are noted as wanted.
+/// Merges the slice with both runs: answers stored and granted ids, and records the others that several VMs
+/// ask for as wanted.
 /// # Errors
 /// The inner error: a run is damaged, and nothing was changed.
 pub(crate) fn merge(
@@ -54,7 +54,7 @@ pub(crate) fn merge(
 }
 
 fn tell_unwritten(error: &DetectError) {
-    warn!(%error, "candidates of this round are not remembered: some chunks become popular later");
+    warn!(%error, "candidates of this round not saved, some chunks become popular later");
 }
 
 struct SliceMerge {
@@ -76,7 +76,7 @@ impl EarlierVms {
         self.vms[..self.len].contains(&vm)
     }
 
-    /// Remembers a VM while there is room.
+    /// Adds a VM while there is space.
     fn add(&mut self, vm: u32) {
         if let Some(place) = self.vms.get_mut(self.len) {
             *place = vm;
@@ -115,7 +115,7 @@ impl SliceMerge {
         Ok(MergedSlice { popular, candidates: self.distinct, next_candidates: self.next_candidates })
     }
 
-    /// What the index run says of an id. Ids ascend.
+    /// The answer of the index run for an id. Ids ascend.
     fn stored(&mut self, id: &ShortId) -> std::result::Result<Option<Answer>, DamagedRun> {
         let Some(index) = &mut self.index else {
             return Ok(None);
@@ -134,7 +134,7 @@ impl SliceMerge {
         Ok(None)
     }
 
-    /// Takes the rows of an id from the candidate run.
+    /// Reads the rows of an id from the candidate run.
     fn asked_before(&mut self, id: &ShortId) -> std::result::Result<EarlierVms, DamagedRun> {
         let mut asked = EarlierVms::default();
         while let Some(run) = &mut self.candidates
@@ -174,7 +174,7 @@ impl SliceMerge {
         }
     }
 
-    /// Writes the rows of an id that is a candidate still.
+    /// Writes the rows of an id that remains a candidate.
     fn remember(&mut self, id: &ShortId, asked: &mut EarlierVms) {
         let Some(out) = &mut self.next_candidates else {
             return;
@@ -188,7 +188,7 @@ impl SliceMerge {
     }
 }
 
-/// The holder stores the id, and everybody else asks again.
+/// The holder of the grant stores the id, and all others ask again.
 fn answer_granted(slice: &mut RequestSlice, group: std::ops::Range<usize>, holder: u32) {
     for request in &slice.requests[group] {
         slice.answers[request.at as usize] = match request.vm == holder {
@@ -198,7 +198,7 @@ fn answer_granted(slice: &mut RequestSlice, group: std::ops::Range<usize>, holde
     }
 }
 
-/// The fraction of popular chunks has no room for the id.
+/// The fraction of popular chunks has no space for the id.
 fn answer_refused(slice: &mut RequestSlice, refused: &WantedId) {
     let first = refused.first as usize;
     let group = first..first + slice.group(first).len();
@@ -208,15 +208,15 @@ fn answer_refused(slice: &mut RequestSlice, refused: &WantedId) {
 }
 
 impl MergedSlice {
-    /// Puts the candidate run in its place. Without it less is known, and nothing else is wrong.
+    /// Puts the new candidate run in place. A failure only loses candidates.
     pub(crate) fn remember_candidates(self) {
         if let Some(out) = self.next_candidates {
             let _ = out.finish(0).inspect_err(tell_unwritten);
         }
     }
 
-    /// Grants wanted ids, those first that most VMs ask for, as far as the rule allows.
-    /// Returns what the partition has then.
+    /// Grants wanted ids as far as the rule allows, those of the most VMs first. Returns the partition's
+    /// tally afterwards.
     pub(crate) fn promote(
         &self,
         granted: u64,
@@ -232,18 +232,18 @@ impl MergedSlice {
         };
         let mut wanted = std::mem::take(&mut slice.wanted);
         let questions = slice.questions();
-        // Requests ascend by id, so this is the order of ids among equals.
+        // Requests ascend by id, so ids with equal counts keep their order.
         wanted.sort_unstable_by_key(|wanted| (Reverse(wanted.vms), wanted.first));
         for (at, WantedId { first, vms }) in wanted.iter().enumerate() {
             if promotion.threshold().is_none_or(|threshold| *vms < threshold) {
-                // Those that follow are wanted by no more VMs.
+                // The following ids are wanted by no more VMs.
                 wanted[at..].iter().for_each(|refused| answer_refused(slice, refused));
                 break;
             }
             let first = *first as usize;
             let group = slice.group(first);
             let (id, len) = (group[0].id, group.len());
-            // A VM that was told to store it, and has not, would not now.
+            // A VM that was asked to store the id, and has not, would not now.
             let declined = slice.declined.get(&id).copied();
             let willing = group.iter().filter(|request| Some(request.vm) != declined);
             let Some(earliest) = willing.min_by_key(|request| request.at) else {
@@ -255,7 +255,7 @@ impl MergedSlice {
                 promotion.own.popular += 1;
                 answer_granted(slice, first..first + len, holder);
             } else {
-                // No room to remember who stores it: all ask again when others have stored theirs.
+                // Without space for the grant, all VMs ask again after others have stored theirs.
                 let ask_again = slice.requests[first..first + len].iter();
                 ask_again.for_each(|request| slice.answers[request.at as usize] = Answer::CARRY);
             }

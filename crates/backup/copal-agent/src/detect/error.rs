@@ -1,51 +1,52 @@
-//! What a detector fails with: its own disk, or the log of popular packs.
+//! Errors of a detector: its own disk, or the log of popular packs.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a detector cannot go on. What it has may be deleted; it starts again from the log of popular packs.
+/// Reason why a detector cannot continue. Its files may be deleted; it then restarts from the log of popular
+/// packs.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DetectError {
-    /// A file of the detector.
+    /// A file operation failed.
     #[error(
         "cannot {action} {path}, a file of the duplicate detector: {source}; see to the disk of its directory"
     )]
     Io {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// The popular packs cannot be learned.
+    /// The log of popular packs cannot be read.
     #[error("cannot read the log of popular packs: {0}; requests are kept and compared later")]
     Popular(#[source] io::Error),
-    /// There are fewer partitions.
+    /// The partition does not exist.
     #[error(
         "there is no partition {partition}: this detector has {partitions}; agree on one number in the fleet"
     )]
     NoSuchPartition {
-        /// The one that was asked for.
+        /// The requested partition.
         partition: u32,
-        /// How many there are.
+        /// Number of partitions.
         partitions: u32,
     },
-    /// More bits than short ids are divided by.
+    /// More bits than short ids allow.
     #[error("{bits} bits make too many partitions; at most 16 are allowed")]
     TooManyBits {
         /// Bits that were given.
         bits: u8,
     },
-    /// A file was damaged again each time it had been made anew.
+    /// A file was damaged again each time it had been created.
     #[error("a file of partition {partition} was damaged {tries} times in a row: {what}; see to the disk")]
     KeepsBreaking {
         /// The partition.
         partition: u32,
-        /// How often it was tried.
+        /// Number of tries.
         tries: u32,
-        /// What was wrong at last.
+        /// The last damage.
         what: String,
     },
 }
@@ -58,23 +59,23 @@ impl DetectError {
 
 pub(crate) type Result<T> = std::result::Result<T, DetectError>;
 
-/// Why a batch is not taken. Its sender goes on without an answer.
+/// Reason why a batch is refused. Its sender continues without an answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BatchRefusal {
     /// The detector has no such partition.
     #[error("there is no partition {0} here; read the members of the fleet again")]
     NoSuchPartition(u32),
-    /// An id does not belong to the partition that the batch is for.
+    /// An id does not belong to the batch's partition.
     #[error("an id of the batch is not of partition {0}; sort requests by partition")]
     OutsidePartition(u32),
     /// No ids, or more than a batch may have.
     #[error("a batch of {0} requests is not within 1 to 4096; divide it")]
     Len(usize),
-    /// The spools hold as much as they may.
+    /// The spools are full.
     #[error("{spooled_bytes} bytes of requests wait already; ask the stand-in, or again later")]
     SpoolFull {
-        /// Bytes that wait.
+        /// Bytes in the spools.
         spooled_bytes: u64,
     },
     /// The spool cannot be written.

@@ -1,4 +1,4 @@
-//! Names of a detector's files: what they are, of how many partitions, and of which.
+//! Names of a detector's files: kind, number of partitions, and partition.
 
 use super::error::{DetectError, Result};
 use super::format::{FilePartition, RunKind};
@@ -7,7 +7,7 @@ use std::{fs, io};
 
 /// First part of the name of a spool that grows.
 pub(crate) const SPOOL: &str = "spool";
-/// First part of the name of a spool that is compared.
+/// First part of the name of a spool in comparison.
 pub(crate) const COMPARED: &str = "compared";
 
 /// Last part of the name of a file that is being written.
@@ -18,7 +18,7 @@ pub(crate) fn path(dir: &Path, prefix: &str, belongs: FilePartition) -> PathBuf 
     dir.join(format!("{prefix}.{}.{:04x}", belongs.bits, belongs.partition))
 }
 
-/// Takes a file away that may be missing.
+/// Removes a file that may be missing.
 pub(crate) fn remove(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => {
@@ -28,7 +28,7 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// Name of a file of a detector, taken apart.
+/// Parts of the name of a detector's file.
 pub(crate) struct FileName<'a> {
     pub(crate) prefix: &'a str,
     pub(crate) bits: u8,

@@ -2,10 +2,10 @@
 //!
 //! Format: docs/formats/agent-detector.md v1
 //! Invariants
-//! - Everything here may be lost at any time: what is damaged is dropped, never repaired.
-//! - No count that was read sizes anything before it is checked against its bound or the length of its file.
+//! - Every file may be lost at any time: damaged ones are deleted, never repaired.
+//! - A count from a file sizes nothing before it is checked against its bound or the length of the file.
 //!
-//! Not here: the files (`run_file`, `spool`) and what they mean (`index`, `compare`).
+//! Not here: the files (`run_file`, `spool`) and their meaning (`index`, `compare`).
 
 use super::batch::{BatchHeader, MAX_BATCH_IDS};
 use copal_backup::peers::ShortId;
@@ -26,13 +26,13 @@ const fn format(magic: [u8; 8], name: &'static str) -> Format {
     Format { magic, name, oldest: 1, version: 1, known_flags: 0 }
 }
 
-/// What the rows of a run are.
+/// Content of a run's rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RunKind {
-    /// Popular ids; the value is what is answered: an ordinal, or "carry" until a second agent has checked
-    /// it.
+    /// Popular ids; the value is the answer: an ordinal, or "carry" until a second agent has checked the
+    /// pack.
     Popular,
-    /// Requests that missed; the value is the VM that asked.
+    /// Requests without a match; the value is the asking VM.
     Candidates,
 }
 
@@ -57,7 +57,7 @@ impl RunKind {
     }
 }
 
-/// Which partition, of how many, a file belongs to.
+/// The partition of a file, and the number of partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FilePartition {
     pub(crate) bits: u8,
@@ -84,13 +84,13 @@ impl FilePartition {
 pub(crate) struct RunHead {
     pub(crate) belongs: FilePartition,
     pub(crate) rows: u64,
-    /// Number of the last log entry that is in; 0 for candidates.
+    /// Number of the last log entry in the run; 0 for candidates.
     pub(crate) complete_to: u64,
     /// XXH3-64 of all rows.
     pub(crate) rows_sum: u64,
 }
 
-/// Why bytes are not what they should be.
+/// Reason why bytes are invalid.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FormatError {
     #[error(transparent)]
@@ -172,7 +172,7 @@ pub(crate) fn decode_spool_head(bytes: &[u8]) -> Result<FilePartition, FormatErr
     Ok(belongs)
 }
 
-/// Head of one batch of a spool: which, how many ids follow, and the sum of both.
+/// Head of one batch of a spool: its header, the number of ids, and the sum of both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BatchHead {
     pub(crate) header: BatchHeader,
@@ -197,7 +197,7 @@ pub(crate) fn put_batch(out: &mut Vec<u8>, header: &BatchHeader, ids: &[ShortId]
 }
 
 impl BatchHead {
-    /// Reads what [`put_batch`] wrote before the ids; the partition is the spool's.
+    /// Reads the form of [`put_batch`] before the ids; the partition is that of the spool.
     pub(crate) fn decode(partition: u32, bytes: &[u8; BATCH_HEAD_LEN]) -> Result<BatchHead, FormatError> {
         let mut input = Reader::new(bytes);
         let header = BatchHeader {
@@ -216,7 +216,7 @@ impl BatchHead {
         Ok(BatchHead { header, ids, sum })
     }
 
-    /// What the sum is taken over before the ids.
+    /// Begins the sum with the bytes before the ids.
     pub(crate) fn start_sum(bytes: &[u8; BATCH_HEAD_LEN]) -> Xxh3 {
         let mut sum = Xxh3::new();
         sum.update(&bytes[..BATCH_HEAD_LEN - size_of::<u64>()]);
@@ -234,7 +234,7 @@ mod tests {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Version 1 as it was first written; a change of these is a new version.
+    /// Version 1 in its original form; other bytes need a new version.
     #[test]
     fn version_1_has_these_bytes() {
         let head = RunHead { belongs: BELONGS, rows: 3, complete_to: 77, rows_sum: 0x0102_0304_0506_0708 };

@@ -1,8 +1,8 @@
-//! Which decisions about popular packs the index runs of a detector know: made under others, they may lead to
-//! what is gone.
+//! Generation of a detector's index runs: the set of decisions on popular packs they were built under. Runs
+//! of another generation may refer to removed packs.
 //!
-//! A file says it, in digits; none: nothing was ever decided. Whoever finds another number takes all index
-//! runs away, which are made anew from the log of popular packs when they are needed.
+//! A file holds the generation in digits; without the file no decision was ever made. If the number differs,
+//! all index runs are removed, and rebuilt from the log of popular packs when they are needed.
 
 use super::error::{DetectError, Result};
 use super::file_name::{self, FileName};
@@ -12,9 +12,9 @@ use std::path::Path;
 
 const FILE: &str = "generation";
 
-/// Sees that no index run is there that was made in another generation; whether any could be.
+/// Removes index runs of another generation; returns whether there could be any.
 /// # Errors
-/// Those of the disk.
+/// Errors of the disk.
 pub(super) fn begin(dir: &Path, generation: u64) -> Result<bool> {
     let path = dir.join(FILE);
     let known = match std::fs::read_to_string(&path) {
@@ -34,7 +34,7 @@ pub(super) fn begin(dir: &Path, generation: u64) -> Result<bool> {
             file_name::remove(&entry.path())?;
         }
     }
-    // At last: whoever dies before it takes them away once more.
+    // Written last: after a crash before this, the removal is repeated.
     std::fs::write(&path, generation.to_string())
         .map_err(|source| DetectError::io("write", &path, source))?;
     Ok(true)

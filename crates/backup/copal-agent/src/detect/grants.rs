@@ -1,17 +1,17 @@
-//! Grants: which VM was told to store an id where all find it, until the id is stored, the VM asks its next
-//! question or ends its session, or ten minutes have passed: a VM stores what it was granted before it asks
-//! anything else.
+//! Grants: the VM that was asked to store an id as popular. A grant ends when the id is stored, when the VM
+//! asks its next question or ends its session, or after ten minutes: a VM stores its granted ids before it
+//! asks again.
 //!
-//! In memory alone: what a restart forgets is granted again, and of two popular copies both are valid.
+//! In memory only: after a restart an id may be granted again, and both popular copies are valid.
 
 use crate::partition::IdPartitions;
 use copal_backup::peers::ShortId;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Who has not stored what it was granted in this time has it no longer.
+/// Age at which an unused grant ends.
 pub(crate) const GRANT_LAPSES_AFTER: Duration = Duration::from_secs(600);
-/// Seconds after which one looks whether a holder's session is open still.
+/// Age in seconds from which the holder's session is checked.
 const LOOKED_AT_AFTER: u32 = 5;
 /// Bytes of one grant in the map, with its control byte.
 const GRANT_BYTES: u64 = (size_of::<ShortId>() + size_of::<IdGrant>() + 1) as u64;
@@ -19,13 +19,13 @@ const GRANT_BYTES: u64 = (size_of::<ShortId>() + size_of::<IdGrant>() + 1) as u6
 #[derive(Clone, Copy)]
 struct IdGrant {
     vm: u32,
-    /// The question whose answer it was.
+    /// The question that the grant answered.
     question: u32,
     /// Seconds after the first grant.
     at: u32,
 }
 
-/// The grants of a detector; as many as it has room for.
+/// The grants of a detector, bounded in number.
 pub(crate) struct GrantTable {
     grants: HashMap<ShortId, IdGrant>,
     most: usize,
@@ -49,15 +49,15 @@ impl GrantTable {
         now.saturating_duration_since(first).as_secs() as u32
     }
 
-    /// Drops what has lapsed.
+    /// Drops expired grants.
     pub(crate) fn lapse(&mut self, now: Instant) {
         let now = self.seconds(now);
         let lapses_after = GRANT_LAPSES_AFTER.as_secs() as u32;
         self.grants.retain(|_, grant| now.saturating_sub(grant.at) < lapses_after);
     }
 
-    /// Drops what VMs of a partition were granted for an earlier question than they ask now, and have not
-    /// stored: they will not. Returns which VM each such id was granted to.
+    /// Drops grants of a partition's VMs for an earlier question than their present one: they have not stored
+    /// these ids, and will not. Returns the former holder of each such id.
     pub(crate) fn lapse_declined(
         &mut self,
         (partitions, partition): (IdPartitions, u32),
@@ -76,7 +76,7 @@ impl GrantTable {
         declined
     }
 
-    /// Drops what VMs of a partition were granted a while ago that are no longer being backed up.
+    /// Drops grants of a partition that are some time old and whose VMs are no longer being backed up.
     pub(crate) fn lapse_ended(
         &mut self,
         (partitions, partition): (IdPartitions, u32),
@@ -91,18 +91,18 @@ impl GrantTable {
         });
     }
 
-    /// How many ids of a partition are granted.
+    /// Number of granted ids of a partition.
     pub(crate) fn of_partition(&self, partitions: IdPartitions, partition: u32) -> u64 {
         let of = |id: &&ShortId| partitions.of(id) == partition;
         self.grants.keys().filter(of).count() as u64
     }
 
-    /// The VM that has an id granted.
+    /// The VM that holds the grant of an id.
     pub(crate) fn holder(&self, id: &ShortId) -> Option<u32> {
         self.grants.get(id).map(|grant| grant.vm)
     }
 
-    /// Grants an id to a VM, which asked this question; `false`: there is no room.
+    /// Grants an id to a VM for this question; `false`: there is no space.
     pub(crate) fn grant(&mut self, id: ShortId, (vm, question): (u32, u32), now: Instant) -> bool {
         if self.grants.len() >= self.most {
             return false;
@@ -112,7 +112,7 @@ impl GrantTable {
         true
     }
 
-    /// The id is stored.
+    /// Ends the grant of an id that is stored.
     pub(crate) fn is_stored(&mut self, id: &ShortId) {
         self.grants.remove(id);
     }

@@ -1,9 +1,9 @@
-//! Index run of a partition: brought up to date from the log of popular packs.
+//! Index run of a partition: updated from the log of popular packs.
 //!
 //! Invariants
-//! - Replaying the log from its start gives the same run, whatever was merged when.
-//! - Of several copies of one id that are checked, the one counts that was checked first.
-//! - New rows are merged whenever they fill their bound, so that the length of the log costs no memory.
+//! - Replaying the log from its start gives the same run, regardless of the merges in between.
+//! - Of several checked copies of one id, the one that was checked first counts.
+//! - New rows are merged whenever they reach their bound, so that the length of the log costs no memory.
 
 use super::error::{DetectError, Result};
 use super::file_name::{self, remove};
@@ -18,19 +18,19 @@ use std::io;
 use std::path::Path;
 use tracing::warn;
 
-/// How often a file is made anew that is damaged again each time.
+/// Number of tries to create a file that is damaged each time.
 pub(crate) const MOST_TRIES: u32 = 3;
 
-/// What a row says of an id that is stored and not yet checked.
+/// Row value of an id that is stored and not yet checked.
 fn unchecked() -> u32 {
     Answer::CARRY.code()
 }
 
-/// Log entries up to which the run in a partition's file is complete, where the file itself says less:
-/// nothing of the entries since was the partition's.
+/// Log entries up to which the run of a partition is complete, if the file itself says less: no later entry
+/// belonged to the partition.
 pub(crate) type CompleteTo = HashMap<u32, u64>;
 
-/// How many new rows fit `bytes`.
+/// Number of new rows that fit `bytes`.
 pub(crate) fn most_rows(bytes: u64) -> usize {
     (bytes as usize / NEW_ROW_BYTES).max(1)
 }
@@ -40,25 +40,25 @@ pub(crate) struct PartitionIndex<'a> {
     pub(crate) dir: &'a Path,
     pub(crate) partitions: IdPartitions,
     pub(crate) partition: u32,
-    /// New rows that are kept before they are merged.
+    /// Most unmerged rows in memory.
     pub(crate) most_rows: usize,
     pub(crate) complete_to: &'a mut CompleteTo,
     pub(crate) grants: &'a mut GrantTable,
 }
 
-/// A row that the log has and the run not yet.
+/// A row of the log that is not in the run yet.
 #[derive(Clone, Copy)]
 struct NewRow {
     id: ShortId,
-    /// Order of entry.
+    /// Its order of entry.
     at: u32,
     value: u32,
 }
 
-/// Bytes of a row before it is merged.
+/// Bytes of a row before its merge.
 const NEW_ROW_BYTES: usize = size_of::<NewRow>();
 
-/// Why an update stopped.
+/// Reason why an update stopped.
 enum UpdateStop {
     Damaged(DamagedRun),
     Failed(DetectError),
@@ -81,20 +81,20 @@ impl PartitionIndex<'_> {
         FilePartition { bits: self.partitions.bits(), partition: self.partition }
     }
 
-    /// Opens the run; `None` where nothing is popular yet.
+    /// Opens the run; `None`: no id is popular yet.
     pub(crate) fn open(&self) -> Result<std::result::Result<Option<RunReader>, DamagedRun>> {
         RunReader::open(self.dir, RunKind::Popular, self.belongs())
     }
 
-    /// Takes the run away; the next update makes it anew.
+    /// Deletes the run; the next update rebuilds it.
     pub(crate) fn discard(&mut self, what: &str) -> Result<()> {
         let path = file_name::path(self.dir, RunKind::Popular.file_prefix(), self.belongs());
-        warn!(path = %path.display(), what, "an index run is dropped and made anew from the log of popular packs");
+        warn!(path = %path.display(), what, "damaged index run deleted, rebuilt from the log of popular packs");
         self.complete_to.remove(&self.partition);
         remove(&path)
     }
 
-    /// Enters what the log has since; returns the bytes that new rows took.
+    /// Adds the new entries of the log; returns the bytes that new rows took.
     pub(crate) fn update(&mut self, popular: &dyn PopularPacks) -> Result<usize> {
         let mut last = String::new();
         for _ in 0..MOST_TRIES {
@@ -141,7 +141,7 @@ impl PartitionIndex<'_> {
         let read = popular.for_each_since(after.unwrap_or(0), &mut |pack| {
             fresh.enter(&pack).map_err(|stop| {
                 stopped = Some(stop);
-                io::Error::other("the index run cannot be written")
+                io::Error::other("index run not written")
             })
         });
         match (stopped, read) {
@@ -159,12 +159,12 @@ impl PartitionIndex<'_> {
     }
 }
 
-/// What an update has read and not yet merged.
+/// Rows that an update has read and not yet merged.
 struct UnmergedRows<'a, 'b> {
     index: &'a mut PartitionIndex<'b>,
     rows: Vec<NewRow>,
     is_missing: bool,
-    /// Last entry of the log all of whose rows are in the run or here.
+    /// Last log entry of which all rows are in the run or here.
     last: u64,
 }
 
@@ -182,10 +182,7 @@ impl UnmergedRows<'_, '_> {
             }
             let ordinal = u32::try_from(slot).ok().and_then(|slot| pack.first_ordinal.checked_add(slot));
             let Some(hit) = ordinal.and_then(Answer::hit) else {
-                warn!(
-                    position = pack.position,
-                    "a popular pack has ordinals that no frame can have; they are left out"
-                );
+                warn!(position = pack.position, "ordinals of a popular pack exceed their range, ignored");
                 break;
             };
             if self.rows.is_empty() {
@@ -201,7 +198,7 @@ impl UnmergedRows<'_, '_> {
         Ok(())
     }
 
-    /// Merges the new rows with the run.
+    /// Merges the new rows into the run.
     fn merge(&mut self) -> std::result::Result<(), UpdateStop> {
         self.rows.sort_unstable_by_key(|row| (row.id, row.at));
         let (dir, belongs) = (self.index.dir, self.index.belongs());

@@ -1,21 +1,21 @@
-//! Duplicate detector: what the owner of partitions answers to the requests of all hosts.
+//! Duplicate detector: the owner of partitions answers the requests of all hosts.
 //!
 //! Paper: low-profile-dedup §3
 //! Format: docs/formats/agent-detector.md
 //!
-//! Requests of a partition wait in its spool. A comparison reads them a slice at a time, sorts the slice, and
-//! merges it with two sorted runs on disk: popular ids, made from the log of popular packs, and candidates,
-//! the ids that missed so far and the VMs that asked for them. What enough VMs ask for is granted to one of
-//! them to store where all find it.
+//! Requests of a partition wait in its spool. A comparison reads them slice by slice, sorts the slice, and
+//! merges it with two sorted runs on disk. One holds the popular ids, built from the log of popular packs.
+//! The other holds the candidates: ids without a match so far, and the VMs that asked for them. An id that
+//! enough VMs ask for is granted to one of them to store as popular.
 //!
 //! Invariants
-//! - One partition is compared at a time. A comparison takes the bytes of [`DetectLimits::memory_bytes`] at most,
-//!   however long spools, runs and the log are.
-//! - All files may be deleted at any time. Lost requests are asked again, a lost index run is made anew, lost
+//! - One partition is compared at a time. A comparison uses at most [`DetectLimits::memory_bytes`] bytes,
+//!   regardless of the length of spools, runs and log.
+//! - All files may be deleted at any time. Lost requests are asked again, a lost index run is rebuilt. Lost
 //!   candidates and grants delay promotion or store an id twice; both copies are valid.
-//! - What is damaged is dropped, told, and never answered from.
+//! - Damaged data is deleted and logged, and never used for answers.
 //!
-//! Not here: the network, and when a partition is due (`deadline`).
+//! Not here: the network, and the time at which a partition is due (`deadline`).
 
 mod batch;
 mod compare;
@@ -58,30 +58,30 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use tracing::warn;
 
-/// What a comparison did.
+/// Counts of a comparison.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Compared {
     /// Batches that were answered.
     pub batches: u64,
     /// Requests in them.
     pub requests: u64,
-    /// Answered with an ordinal.
+    /// Requests answered with an ordinal.
     pub hits: u64,
-    /// Told to store where all find it.
+    /// Requests answered with "store as popular".
     pub stores_popular: u64,
-    /// Told to ask again.
+    /// Requests answered with "ask again".
     pub carried: u64,
-    /// Told to store as the VM's own.
+    /// Requests answered with "store as the VM's own".
     pub new: u64,
-    /// Told so although several VMs asked: the fraction of popular chunks is used up.
+    /// The same although several VMs asked: the fraction of popular chunks is used up.
     pub refused: u64,
-    /// Parts the requests were compared in.
+    /// Number of slices.
     pub slices: u64,
     /// Popular ids of the partition that are stored.
     pub popular: u64,
-    /// Distinct ids that were asked for and are not stored as popular.
+    /// Distinct requested ids that are not stored as popular.
     pub candidates: u64,
-    /// Most bytes that were taken at once for requests or new rows of the index.
+    /// Most bytes at once for requests or new rows of the index.
     pub peak_bytes: u64,
 }
 
@@ -92,31 +92,31 @@ pub struct Detector {
     popular_millionths: u32,
     limits: DetectLimits,
     spools: Mutex<SpoolFiles>,
-    /// Held while a partition is compared.
+    /// Locked while a partition is compared.
     comparing: Mutex<Comparing>,
     refused: AtomicU64,
 }
 
-/// What comparisons know of each other.
+/// State that comparisons share.
 struct Comparing {
     grants: GrantTable,
     complete_to: CompleteTo,
-    /// Of the partitions that were compared since the detector was opened.
+    /// Tallies of partitions that were compared since the detector was opened.
     tallies: TallyTable,
 }
 
 impl Detector {
-    /// Opens the detector of a directory, which is made if it is missing, for 2^`bits` partitions of whose
-    /// ids `popular_millionths` may become popular. One process at a time.
+    /// Opens the detector of a directory, which is created if missing, for 2^`bits` partitions. Of their ids
+    /// the share `popular_millionths` may become popular. One process at a time.
     /// # Errors
-    /// Too many bits; the directory cannot be made or read.
+    /// Too many bits; the directory cannot be created or read.
     pub fn open(dir: &Path, bits: u8, popular_millionths: u32) -> std::result::Result<Detector, DetectError> {
         Detector::open_limited(dir, bits, popular_millionths, DetectLimits::default())
     }
 
-    /// [`Detector::open`] with other bounds.
+    /// Like [`Detector::open`], with other bounds.
     /// # Errors
-    /// Those of [`Detector::open`].
+    /// Errors of [`Detector::open`].
     pub fn open_limited(
         dir: &Path,
         bits: u8,
@@ -158,14 +158,15 @@ impl Detector {
         })
     }
 
-    /// The partitions that ids are divided into.
+    /// The partitions of the ids.
     pub fn partitions(&self) -> IdPartitions {
         self.partitions
     }
 
-    /// Puts a batch into the spool of its partition. Blocks on the disk, and while another batch is taken.
+    /// Appends a batch to the spool of its partition. Blocks on the disk, and while another batch is
+    /// appended.
     /// # Errors
-    /// Why it is refused; it is counted, too.
+    /// The reason of the refusal, which is counted too.
     pub fn take(&self, header: &BatchHeader, ids: &[ShortId]) -> std::result::Result<(), BatchRefusal> {
         let partition = header.partition;
         let taken = if partition >= self.partitions.count() {
@@ -192,10 +193,10 @@ impl Detector {
         self.spools.lock().partitions()
     }
 
-    /// Answers all requests of a partition that have come; batch after batch, in the order they came. Blocks
-    /// on the disk and while another partition is compared; batches are taken meanwhile.
+    /// Answers all waiting requests of a partition, batch by batch, in order of arrival. Blocks on the disk
+    /// and while another partition is compared; batches are accepted meanwhile.
     /// # Errors
-    /// Requests that were not answered are kept for the next comparison, which may answer some again.
+    /// Unanswered requests are kept for the next comparison, which may answer some again.
     pub fn compare(
         &self,
         partition: u32,
@@ -288,7 +289,7 @@ impl Detector {
 
     fn discard_candidates(&self, belongs: FilePartition, what: &str) -> Result<()> {
         let path = file_name::path(&self.dir, RunKind::Candidates.file_prefix(), belongs);
-        warn!(path = %path.display(), what, "a candidate run is dropped: some chunks become popular later");
+        warn!(path = %path.display(), what, "damaged candidate run deleted, some chunks become popular later");
         file_name::remove(&path)
     }
 }

@@ -1,9 +1,9 @@
-//! Popular packs, as a detector learns of them: the seam to the log that has them.
+//! Popular packs as a detector sees them: the interface to their log.
 
 use copal_backup::peers::ShortId;
 use std::io;
 
-/// A popular pack, as an entry of the log tells of it.
+/// A popular pack, as recorded by a log entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PopularPack {
     /// Number of the entry, from 1; strictly ascending.
@@ -12,32 +12,31 @@ pub struct PopularPack {
     pub first_ordinal: u32,
     /// Short ids of its frames.
     pub ids: Vec<ShortId>,
-    /// A second agent has opened all frames and found them right.
+    /// A second agent has opened all frames and found them correct.
     pub is_checked: bool,
 }
 
-/// The log of popular packs. A pack is in it once when it is stored, and again, later, when it is checked.
+/// The log of popular packs. It records a pack when it is stored, and again when it is checked.
 pub trait PopularPacks {
     /// Number of the last entry; 0 of an empty log.
     fn newest(&self) -> u64;
 
-    /// Changes when packs that were visited are visited no more, or again; 0: that never was. What was made
-    /// of entries in another generation is of no use.
+    /// Changes when visited packs are removed or restored; 0 if that never happened. Data derived from
+    /// entries of another generation is invalid.
     fn generation(&self) -> u64 {
         0
     }
 
-    /// Whether a VM is being backed up, as far as is known; asked of VMs that were told to store something
-    /// and have not for a while.
+    /// Whether a VM is being backed up, as far as is known; queried for VMs with unused grants.
     fn is_backing_up(&self, vm: u32) -> bool {
         let _ = vm;
         true
     }
 
-    /// Visits the entries after number `after`, in their order, at least up to what [`PopularPacks::newest`]
-    /// has said.
+    /// Visits the entries after number `after`, in order, at least up to the last result of
+    /// [`PopularPacks::newest`].
     /// # Errors
-    /// The log cannot be read; or what `visit` fails with.
+    /// The log cannot be read; or the error of `visit`.
     fn for_each_since(
         &self,
         after: u64,

@@ -1,30 +1,29 @@
-//! Rule of promotion: when a candidate becomes popular.
+//! Rule of promotion: decides when a candidate becomes popular.
 //!
 //! Paper: low-profile-dedup §2, the few per cent of chunks that most VMs share.
 //! Invariants
-//! - Popular ids are never more than their fraction of all ids that are known, over all partitions that were
-//!   compared here.
-//! - A candidate is asked for by two VMs while less than half of the fraction is used, and by three then. A
-//!   fraction of all keeps no room for others: two are enough.
+//! - Popular ids never exceed their fraction of all known ids, over all partitions that were compared here.
+//! - A candidate needs requests of two VMs while less than half of the fraction is used, then of three. If
+//!   the fraction is 100 %, no space must be left for others, and two suffice.
 
 use std::collections::HashMap;
 
-/// VMs that have to ask for an id while few are popular.
+/// VMs that must ask for an id while few are popular.
 const FEW_POPULAR_VMS: u32 = 2;
-/// VMs that have to ask for an id at the most; no more rows are kept for one.
+/// Most VMs that must ask for an id; no more rows are kept per id.
 pub(crate) const MOST_VMS: u32 = 3;
 const MILLION: u128 = 1_000_000;
 
-/// Ids of one partition, or of several.
+/// Counts of ids of one or several partitions.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct IdTally {
     /// Ids that are popular, stored or granted.
     pub(crate) popular: u64,
-    /// All distinct ids: popular ones and candidates.
+    /// All distinct ids: popular and candidates.
     pub(crate) known: u64,
 }
 
-/// Tallies of the partitions that were compared.
+/// Tallies of the compared partitions.
 #[derive(Debug, Default)]
 pub(crate) struct TallyTable {
     of: HashMap<u32, IdTally>,
@@ -32,7 +31,7 @@ pub(crate) struct TallyTable {
 }
 
 impl TallyTable {
-    /// What all partitions but one have.
+    /// Sum of all partitions but one.
     pub(crate) fn others(&self, partition: u32) -> IdTally {
         let own = self.of.get(&partition).copied().unwrap_or_default();
         IdTally { popular: self.all.popular - own.popular, known: self.all.known - own.known }
@@ -45,14 +44,14 @@ impl TallyTable {
     }
 }
 
-/// What is known while ids of a partition are promoted.
+/// State of the promotion of a partition's ids.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PromotionState {
     /// The part of all ids that may be popular, in millionths.
     pub(crate) popular_millionths: u32,
-    /// Of the partition.
+    /// Tally of the partition.
     pub(crate) own: IdTally,
-    /// Of the other partitions that were compared here.
+    /// Sum of the other partitions that were compared here.
     pub(crate) others: IdTally,
 }
 
@@ -61,7 +60,7 @@ impl PromotionState {
         u128::from(known) * u128::from(self.popular_millionths)
     }
 
-    /// How many VMs have to ask for an id; `None`: no more may be promoted.
+    /// Number of VMs that must ask for an id; `None`: no more may be promoted.
     pub(crate) fn threshold(&self) -> Option<u32> {
         let popular = u128::from(self.own.popular + self.others.popular);
         let allowed = self.allowed(self.own.known + self.others.known);
@@ -75,8 +74,8 @@ impl PromotionState {
         }
     }
 
-    /// Whether one more is no more than the partition's share by chance: three deviations above its mean. A
-    /// partition of few ids would otherwise have none, or one that comes first all.
+    /// Whether one more id stays within the partition's share by chance: three deviations above its mean.
+    /// Otherwise a partition of few ids would have none, or the first partition would take all.
     fn is_fair(&self) -> bool {
         let mean = self.allowed(self.own.known) as f64 / MILLION as f64;
         self.own.popular as f64 <= mean + 3.0 * mean.sqrt()
@@ -125,9 +124,8 @@ mod tests {
 
     /// Symptom: with `--pds-fraction 100%` chunks of two VMs were refused once half of all chunks were
     /// popular.
-    /// Cause: three VMs were asked for above half of any fraction, to leave room for chunks that more VMs
-    /// have.
-    /// Fix: where all may be popular there is nothing to leave room for.
+    /// Cause: three VMs were required above half of any fraction, to leave space for chunks of more VMs.
+    /// Fix: if all chunks may be popular, no space must be left.
     #[test]
     fn a_fraction_of_all_takes_two_vms_always() {
         assert_eq!(threshold(1_000_000, 1 << 60, (1 << 60) + 1), Some(2));

@@ -1,11 +1,12 @@
-//! Sorted run: a file of rows that is written whole, read from front to back, and never changed.
+//! Sorted run: a file of rows that is written at once, read from front to back, and never changed.
 //!
 //! Format: docs/formats/agent-detector.md
 //! Invariants
-//! - A run stands under its name only once all of it is durable.
-//! - Whoever has read the last row knows that all were right: the sum is compared before the end is told.
+//! - A run has its name only once all of it is durable.
+//! - A reader that has read the last row knows that all were correct: the sum is compared before the end is
+//!   reported.
 //!
-//! Not here: what rows mean.
+//! Not here: the meaning of rows.
 
 use super::error::{DetectError, Result};
 use super::file_name::{self, UNFINISHED};
@@ -16,7 +17,7 @@ use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
 
-/// A run is not what was written: it is dropped and made anew.
+/// A run differs from its written content: it is deleted and rebuilt.
 #[derive(Debug)]
 pub(crate) struct DamagedRun {
     pub(crate) kind: RunKind,
@@ -34,9 +35,9 @@ pub(crate) struct RunReader {
 }
 
 impl RunReader {
-    /// Opens a run and reads its first row; `Ok(Ok(None))`: there is none.
+    /// Opens a run and reads its first row; `Ok(Ok(None))`: there is no run.
     /// # Errors
-    /// The file cannot be opened. The inner error: it is damaged, or is another's.
+    /// The file cannot be opened. The inner error: it is damaged, or belongs to another partition.
     pub(crate) fn open(
         dir: &Path,
         kind: RunKind,
@@ -79,12 +80,12 @@ impl RunReader {
         &self.head
     }
 
-    /// The next row; `None` at the end, where the sum was right.
+    /// The next row; `None` at the end, if the sum is correct.
     pub(crate) fn peek(&self) -> Option<&RunRow> {
         self.next.as_ref()
     }
 
-    /// Takes the next row and reads the one behind it.
+    /// Takes the next row and reads the following one.
     pub(crate) fn advance(&mut self) -> std::result::Result<Option<RunRow>, DamagedRun> {
         let damaged = |what: String| DamagedRun { kind: self.kind, what };
         let taken = self.next;
@@ -109,7 +110,7 @@ impl RunReader {
         Ok(taken)
     }
 
-    /// Reads what is left, for its sum.
+    /// Reads the rest, for its sum.
     pub(crate) fn read_to_end(&mut self) -> std::result::Result<(), DamagedRun> {
         while self.next.is_some() {
             self.advance()?;
@@ -118,7 +119,7 @@ impl RunReader {
     }
 }
 
-/// Writes a run beside its place; [`RunWriter::finish`] puts it there, and dropping takes it away.
+/// Writes a run under a temporary name; [`RunWriter::finish`] renames it, and dropping deletes it.
 pub(crate) struct RunWriter {
     kind: RunKind,
     belongs: FilePartition,
@@ -157,7 +158,7 @@ impl RunWriter {
         self.file.write_all(&bytes).map_err(|source| self.failed(source))
     }
 
-    /// Makes the run durable and puts it in its place.
+    /// Makes the run durable and renames it.
     pub(crate) fn finish(mut self, complete_to: u64) -> Result<()> {
         let head =
             RunHead { belongs: self.belongs, rows: self.rows, complete_to, rows_sum: self.sum.digest() };
@@ -182,7 +183,7 @@ impl RunWriter {
 
 impl Drop for RunWriter {
     fn drop(&mut self) {
-        // Gone once it is in its place.
+        // Missing once it has been renamed.
         let _ = fs::remove_file(&self.unfinished);
     }
 }

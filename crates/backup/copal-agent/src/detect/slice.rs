@@ -1,8 +1,8 @@
-//! Slice of a spool: as many whole batches as are compared at once, sorted by id, and their answers.
+//! Slice of a spool: the complete batches that are compared at once, sorted by id, with their answers.
 //!
 //! Invariants
-//! - All that a comparison keeps per request is counted here: a slice takes no more bytes than it was given,
-//!   but always one batch.
+//! - All memory of a comparison per request is counted here: a slice uses no more than its bytes, but always
+//!   holds at least one batch.
 
 use super::batch::{BatchHeader, MAX_BATCH_IDS};
 use super::format::BatchHead;
@@ -15,16 +15,16 @@ use std::collections::HashMap;
 pub(crate) struct SliceRequest {
     pub(crate) id: ShortId,
     pub(crate) vm: u32,
-    /// Place of its answer.
+    /// Position of its answer.
     pub(crate) at: u32,
 }
 
-/// Candidate that more than one VM asks for and nobody was granted.
+/// Candidate that more than one VM asks for and that is not granted.
 #[derive(Clone, Copy)]
 pub(crate) struct WantedId {
     /// First of its requests.
     pub(crate) first: u32,
-    /// VMs that ask, or have asked.
+    /// VMs that ask now or asked before.
     pub(crate) vms: u32,
 }
 
@@ -33,29 +33,29 @@ struct SliceBatch {
     ids: u32,
 }
 
-/// Bytes of a request: itself, its answer, and what is kept of its id if it is wanted.
+/// Bytes of a request: itself, its answer, and the entry of its id if it is wanted.
 const REQUEST_BYTES: usize = size_of::<SliceRequest>() + size_of::<Answer>() + size_of::<WantedId>();
 /// Bytes of a batch; the vector of them may be half empty.
 const BATCH_BYTES: usize = 2 * size_of::<SliceBatch>();
 
-/// Bytes that batches take in a slice.
+/// Bytes of batches in a slice.
 pub(crate) fn slice_bytes(batches: usize, ids: usize) -> usize {
     batches * BATCH_BYTES + ids * REQUEST_BYTES
 }
 
-/// Requests of whole batches; answers are in the order they came.
+/// Requests of complete batches; answers are in the order of arrival.
 pub(crate) struct RequestSlice {
     batches: Vec<SliceBatch>,
-    /// Ascend by id, then VM, then place.
+    /// Ascending by id, then VM, then position.
     pub(crate) requests: Vec<SliceRequest>,
     pub(crate) answers: Vec<Answer>,
-    /// Filled by the comparison; it has room for all ids.
+    /// Filled by the comparison; it has capacity for all ids.
     pub(crate) wanted: Vec<WantedId>,
     /// Ids that a VM was granted and has not stored, with that VM.
     pub(crate) declined: HashMap<ShortId, u32>,
 }
 
-/// Names a question: a round of a job.
+/// Number of a question: a round of a job.
 fn question(header: &BatchHeader) -> u32 {
     let [a, b, c, d, ..] = header.job;
     u32::from_le_bytes([a, b, c, d]) ^ header.round.rotate_left(16)
@@ -105,20 +105,20 @@ impl RequestSlice {
         Some(RequestSlice { batches, requests, answers, wanted, declined: HashMap::new() })
     }
 
-    /// Begins anew, after a comparison that did not come to its end.
+    /// Resets the answers after an interrupted comparison.
     pub(crate) fn clear(&mut self) {
         self.answers.fill(Answer::NEW);
         self.wanted.clear();
     }
 
-    /// The requests of one id, from the first of them.
+    /// The requests of one id, from the first.
     pub(crate) fn group(&self, first: usize) -> &[SliceRequest] {
         let id = self.requests[first].id;
         let len = self.requests[first..].iter().take_while(|request| request.id == id).count();
         &self.requests[first..first + len]
     }
 
-    /// Bytes that are taken.
+    /// Bytes in use.
     pub(crate) fn bytes(&self) -> usize {
         self.batches.capacity() * size_of::<SliceBatch>()
             + self.requests.capacity() * size_of::<SliceRequest>()
@@ -130,7 +130,7 @@ impl RequestSlice {
         self.batches.len()
     }
 
-    /// Tells each batch's answers.
+    /// Passes on the answers of each batch.
     pub(crate) fn reply(&self, reply: &mut dyn FnMut(&BatchHeader, &[Answer])) {
         let mut rest = self.answers.as_slice();
         for batch in &self.batches {

@@ -1,11 +1,11 @@
-//! Spools: requests that came and are not yet compared, one file per partition.
+//! Spools: received requests that are not yet compared, one file per partition.
 //!
 //! Format: docs/formats/agent-detector.md
 //! Invariants
-//! - While a spool is compared it stands under another name; what comes meanwhile goes to a new one.
-//! - A spool that an earlier process left is cut after its last whole batch before anything is appended.
+//! - A spool in comparison has another name; new requests go to a new spool.
+//! - A spool of an earlier process is truncated after its last complete batch before anything is appended.
 //!
-//! Spools are not flushed: who lost a request asks again.
+//! Spools are not flushed: the sender of a lost request asks again.
 
 use super::batch::BatchHeader;
 use super::error::{BatchRefusal, DetectError, Result};
@@ -24,20 +24,20 @@ pub(crate) struct SpoolFiles {
     dir: PathBuf,
     bits: u8,
     most_bytes: u64,
-    /// Of partitions that have requests.
+    /// State of partitions that have requests.
     waiting: BTreeMap<u32, WaitingRequests>,
-    /// Bytes of all of them.
+    /// Bytes of all spools.
     total_bytes: u64,
 }
 
 /// Requests of one partition, in two files.
 #[derive(Clone, Copy, Default)]
 struct WaitingRequests {
-    /// Length of the spool that grows.
+    /// Length of the growing spool.
     bytes: u64,
-    /// Length of the one that is compared.
+    /// Length of the spool in comparison.
     compared_bytes: u64,
-    /// The spool that grows ends with a whole batch.
+    /// Whether the growing spool ends with a complete batch.
     is_whole: bool,
 }
 
@@ -52,7 +52,7 @@ impl SpoolFiles {
         SpoolFiles { dir: dir.to_owned(), bits, most_bytes, waiting: BTreeMap::new(), total_bytes: 0 }
     }
 
-    /// Counts a spool that an earlier process left.
+    /// Adds a spool that an earlier process left.
     pub(crate) fn found(&mut self, partition: u32, is_compared: bool, bytes: u64) {
         let mut waiting = self.of(partition);
         match is_compared {
@@ -119,8 +119,8 @@ impl SpoolFiles {
         Ok(())
     }
 
-    /// Sets the requests of a partition apart, to be compared: those first that an earlier comparison has not
-    /// ended. `None`: there are none.
+    /// Sets the requests of a partition apart for a comparison: first those of an unfinished earlier one.
+    /// `None`: there are none.
     pub(crate) fn set_apart(&mut self, partition: u32) -> Result<Option<ComparedSpool>> {
         let Some(had) = self.waiting.get(&partition).copied() else {
             return Ok(None);
@@ -138,7 +138,7 @@ impl SpoolFiles {
             Err(source) if source.kind() != io::ErrorKind::NotFound => {
                 return Err(DetectError::io("rename", &spool, source));
             }
-            // Not there: somebody deleted it, and nobody is answered.
+            // The file was deleted meanwhile, so its requests get no answer.
             _ => {}
         }
         let apart = WaitingRequests { compared_bytes: had.bytes, ..WaitingRequests::default() };
@@ -159,7 +159,7 @@ impl SpoolFiles {
         }
     }
 
-    /// All that was set apart is answered.
+    /// Removes the spool of a finished comparison.
     pub(crate) fn forget_compared(&mut self, partition: u32) -> Result<()> {
         remove(&self.path(COMPARED, partition))?;
         let waiting = WaitingRequests { compared_bytes: 0, ..self.of(partition) };
@@ -168,15 +168,14 @@ impl SpoolFiles {
     }
 }
 
-/// Requests that are compared.
+/// Requests in comparison.
 pub(crate) struct ComparedSpool {
     pub(crate) reader: SpoolReader,
-    /// They are what an earlier comparison has not ended; newer ones wait.
+    /// These requests are left from an earlier comparison; newer ones wait.
     pub(crate) more_follows: bool,
 }
 
-/// Writes at the end of a file that has `len` bytes; when that fails, what was written is taken away if it
-/// can be.
+/// Writes at the end of a file of `len` bytes; after a failure it tries to remove the written part.
 fn append_to(path: &Path, len: u64, bytes: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
     file.write_all(bytes).inspect_err(|_| {
@@ -184,7 +183,7 @@ fn append_to(path: &Path, len: u64, bytes: &[u8]) -> io::Result<()> {
     })
 }
 
-/// Takes away what follows the last whole batch; returns the length that is left, 0 if nothing is.
+/// Truncates the file after the last complete batch; returns the remaining length, 0 if none.
 fn cut_to_whole_batches(path: &Path, belongs: FilePartition) -> Result<u64> {
     let failed = |source| DetectError::io("look through", path, source);
     let file = match File::open(path) {

@@ -1,4 +1,4 @@
-//! Spool, read batch by batch.
+//! Reads a spool batch by batch.
 //!
 //! Format: docs/formats/agent-detector.md
 
@@ -12,13 +12,13 @@ use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 use tracing::warn;
 
-/// Reads batches from a spool, one head ahead. Damage ends it, and is told.
+/// Reads batches from a spool, one head ahead. Damage ends the reading, and is logged.
 pub(crate) struct SpoolReader {
     path: PathBuf,
     partition: u32,
     file: BufReader<File>,
     next: Option<(BatchHead, [u8; BATCH_HEAD_LEN])>,
-    /// Bytes before the first batch that is not whole.
+    /// Bytes before the first incomplete batch.
     whole_bytes: u64,
     /// Bytes of the file.
     len: u64,
@@ -48,22 +48,22 @@ impl SpoolReader {
         reader
     }
 
-    /// Bytes up to the end of the last batch that was taken; 0 where not even the head of the file is right.
+    /// Bytes up to the end of the last batch that was taken; 0 if even the head of the file is invalid.
     pub(crate) fn whole_bytes(&self) -> u64 {
         self.whole_bytes
     }
 
-    /// Bytes that are not yet read; bounds how many requests can come.
+    /// Unread bytes; bounds the number of further requests.
     pub(crate) fn left_bytes(&self) -> u64 {
         self.len.saturating_sub(self.whole_bytes)
     }
 
-    /// The batch that comes next.
+    /// The next batch.
     pub(crate) fn peek(&self) -> Option<&BatchHead> {
         self.next.as_ref().map(|(head, _)| head)
     }
 
-    /// Takes the next batch. Its ids are given to `visit`; they do not count if `None` is returned.
+    /// Takes the next batch. Its ids are passed to `visit`; they are invalid if `None` is returned.
     pub(crate) fn take(&mut self, mut visit: impl FnMut(ShortId)) -> Option<BatchHead> {
         let (head, bytes) = self.next.take()?;
         let mut sum = BatchHead::start_sum(&bytes);
@@ -99,6 +99,6 @@ impl SpoolReader {
 
     fn tell(&self, what: &str) {
         let (path, from) = (self.path.display(), self.whole_bytes);
-        warn!(%path, from, what, "requests are lost; who sent them asks again");
+        warn!(%path, from, what, "requests lost, their senders ask again");
     }
 }

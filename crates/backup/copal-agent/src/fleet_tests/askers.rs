@@ -1,4 +1,4 @@
-//! Askers: right answers, and what becomes of wrong, late and missing ones.
+//! Askers: correct answers, and the handling of wrong, late and missing ones.
 
 use super::{
     scripted_peer::{Heard, Scripted},
@@ -174,7 +174,7 @@ fn an_old_generation_is_not_believed() {
     assert_eq!(asker.receive(ticket), vec![Answer::UNANSWERED; 100]);
 }
 
-/// What a lying peer says to an ask before or instead of the truth.
+/// Answers of a malicious peer before or instead of the correct one.
 fn lies(ask: &AskMessage) -> Vec<AnswerMessage> {
     let truth = answers_to(ask);
     let wrong = |change: &dyn Fn(&mut AnswerMessage)| {
@@ -204,7 +204,7 @@ fn answers_that_are_foreign_miscounted_or_twice_are_dropped_and_counted() {
         Box::new(move |message, answers| {
             match message {
                 Heard::Ask(ask) => kept.push(ask.clone()),
-                // The last first: the order is nobody's.
+                // In reverse order: the order of answers is not defined.
                 Heard::Marker(_) => {
                     for ask in kept.drain(..).rev() {
                         lies(&ask).into_iter().for_each(|lie| answers.push(lie));
@@ -220,13 +220,13 @@ fn answers_that_are_foreign_miscounted_or_twice_are_dropped_and_counted() {
     let members = [liar.member.clone(), member("h2", &honest)];
     let asker = asker(options(&members, 1), PATIENT);
     let ticket = send(&asker, 1, 0..3000);
-    // Keeps the first part from being the last that is waited for: then all that was said has been heard.
+    // Keeps the first part from being the last that is waited for: then all answers have been read.
     let second = send(&asker, 1, 0..500);
     asker.end_round();
     assert!(asker.receive(second) == all_known(0..500));
     assert!(asker.receive(ticket) == all_known(0..3000));
     let dropped = asker.dropped();
-    // Eight batches went to the liar, the very last of which may still be coming in when we look.
+    // The malicious peer gets eight batches, of which the last may still be arriving.
     assert!((7 * 5..=8 * 5).contains(&dropped.foreign), "{dropped:?}");
     assert!((7 * 3..=8 * 3).contains(&dropped.miscounted), "{dropped:?}");
     assert!((7..=8).contains(&dropped.unknown_code), "{dropped:?}");
@@ -235,8 +235,8 @@ fn answers_that_are_foreign_miscounted_or_twice_are_dropped_and_counted() {
 }
 
 /// Symptom: two silent hosts, and what the stand-in of one was asked had no answer in time.
-/// Cause: the marker behind questions to a stand-in told the whole patience once more, so the stand-in waited
-/// for the other silent host, which had been waited for. Fix: it tells what is left.
+/// Cause: the marker after questions to a stand-in repeated the full patience, so the stand-in waited for the
+/// other silent host, which had been waited for already. Fix: it gives the rest of the patience.
 #[test]
 fn a_stand_in_is_told_what_is_left_of_patience() {
     let told = Arc::new(parking_lot::Mutex::new(Vec::new()));
@@ -267,7 +267,7 @@ fn a_stand_in_is_told_what_is_left_of_patience() {
     assert!(!again.is_empty() && again.iter().all(|(left, _)| *left == 0), "{told:?}");
 }
 
-/// Short at first, long when it is told to be.
+/// Short at first, long once the flag is set.
 #[derive(Default)]
 struct Wearing {
     long: AtomicBool,
@@ -298,7 +298,7 @@ fn late_answers_are_dropped_and_counted() {
         Box::new(move |message, answers| {
             match message {
                 Heard::Ask(ask) => kept.push(ask.clone()),
-                // Answers of a round come with the end of the next.
+                // Answers of a round arrive at the end of the next.
                 Heard::Marker(marker) => {
                     let (now, later) = kept.drain(..).partition(|ask: &AskMessage| ask.round < marker.round);
                     kept = later;
@@ -371,10 +371,10 @@ fn a_peer_that_hangs_up_is_asked_once_more_and_then_stood_in_for() {
     assert!((1..=8).contains(&calls), "four batches, twice each at most: {calls}");
 }
 
-/// Symptom: on a machine with much to do one VM of a job stored a twelfth of its chunks for itself that
-/// others had as popular, and no host asked again at the end. Cause: a batch whose connection had ended was
-/// asked once more of the same owner, which had compared the round without it meanwhile, since the marker
-/// came over a newer connection; only stand-ins were noted. Fix: repeated questions are noted, too.
+/// Symptom: on a busy machine one VM of a job stored a twelfth of its chunks for itself that others had as
+/// popular, and no host asked again at the end. Cause: a batch whose connection had ended was asked again of
+/// the same owner. The owner had meanwhile compared the round without it, since the marker came over a newer
+/// connection; only stand-ins were noted. Fix: repeated questions are noted, too.
 #[test]
 fn a_peer_that_hangs_up_once_answers_the_second_time() {
     let mut first = true;

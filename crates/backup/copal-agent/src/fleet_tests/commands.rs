@@ -1,4 +1,4 @@
-//! Control messages: a reply for each, and none that holds up the asking.
+//! Commands: each gets a reply, and none delays the questions.
 
 use super::{twin::Twin, *};
 use crate::{
@@ -44,7 +44,7 @@ fn a_reply_that_is_too_long_says_so() {
     assert!(reply["error"].as_str().unwrap().contains("at most"), "{reply}");
 }
 
-/// Carries out `"wait"` until it is told to go on, or until the server stops.
+/// Executes `"wait"` until it is released, or until the server stops.
 struct Slow {
     go_on: parking_lot::Mutex<Receiver<()>>,
     stop: Arc<AtomicBool>,
@@ -82,7 +82,7 @@ fn a_long_command_holds_up_neither_asking_nor_other_commands_nor_the_end() {
         let ticket = send(&asker, 1, 0..100);
         asker.end_round();
         assert!(asker.receive(ticket) == all_known(0..100));
-        // With two under way, a third is told to come back.
+        // With two in progress, a third is refused for now.
         let other = scope.spawn(|| call("wait"));
         has_begun.recv_timeout(HANG).unwrap();
         let refused = call("short").unwrap();
@@ -91,7 +91,7 @@ fn a_long_command_holds_up_neither_asking_nor_other_commands_nor_the_end() {
         tell.send(()).unwrap();
         assert_eq!(long.join().unwrap().unwrap(), json!("done"));
         assert_eq!(other.join().unwrap().unwrap(), json!("done"));
-        // One that is under way when the server stops ends with it; its reply may still go out.
+        // A command in progress when the server stops ends with it; its reply may still be sent.
         let cut = scope.spawn(|| call("wait"));
         has_begun.recv_timeout(HANG).unwrap();
         server.stop();
@@ -113,7 +113,7 @@ impl CommandService for Lacking {
 }
 
 /// Symptom: a reply without its fields was a plan of no rounds, or a job without an id, and the job went on.
-/// Cause: fields were looked up by name, and one that is missing was empty. Fix: a reply is read as its type.
+/// Cause: fields were looked up by name, and a missing one was empty. Fix: a reply is parsed as its type.
 #[test]
 fn a_reply_that_lacks_a_field_is_an_error_that_names_it() {
     let stop = Arc::new(AtomicBool::new(false));
@@ -127,6 +127,6 @@ fn a_reply_that_lacks_a_field_is_an_error_that_names_it() {
     }
     let info: Result<AgentInfo, String> = call(&member, &network(), InfoRequest {});
     assert!(info.unwrap_err().contains("missing field `version`"));
-    // One without fields has none to lack, and what is there beside is passed over.
+    // A reply type without fields lacks none, and unknown fields are ignored.
     let AcceptedReply {} = control::call(&member.address, &network(), &7, HANG).unwrap();
 }

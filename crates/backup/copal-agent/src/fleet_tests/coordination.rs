@@ -1,4 +1,4 @@
-//! A job that begins while hosts die, or say no.
+//! The beginning of a job while hosts die or refuse.
 
 use super::*;
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
 };
 use twin::Twin;
 
-/// An agent that takes part in each job, or says no.
+/// An agent that takes part in each job, or refuses.
 struct Obeys {
     is_willing: bool,
     cancelled: AtomicBool,
@@ -51,9 +51,9 @@ fn begin(members: Vec<FleetMember>) -> Result<crate::coordinator::StartedJob, Jo
     begin_on(&roster, &network(), &options, (1, 0), Vec::new())
 }
 
-/// Symptom: a host that died after it had told its plan ended the job of all, and no test noticed when it did
-/// so again.
-/// Fix: this; it is lost from the beginning, with its VMs, and the others go on.
+/// Symptom: a host that died after it had sent its plan ended the job of all, and no test noticed a
+/// regression.
+/// Fix: this test; the host is lost from the beginning, with its VMs, and the others continue.
 #[test]
 fn a_host_that_dies_between_plan_and_run_is_lost_and_the_others_go_on() {
     let ((first, obeys), (third, _)) = (agent("h1", true), agent("h3", true));

@@ -1,5 +1,4 @@
-//! The beginning of a job: agents that are there, that refuse, and that have died since they told their
-//! plans.
+//! The beginning of a job with agents that take part, refuse, or have died since they sent their plans.
 
 use super::{twin::Twin, *};
 use crate::{
@@ -15,7 +14,7 @@ use crate::{
 use copal_backup::CancelFlag;
 use parking_lot::Mutex;
 
-/// An agent that does at once what it is told, but for a word that it refuses; it remembers the words.
+/// An agent that executes all commands at once, except for one that it refuses; it records the commands.
 #[derive(Default)]
 struct Willing {
     heard: Mutex<Vec<String>>,
@@ -65,8 +64,8 @@ fn begin(members: Vec<FleetMember>) -> Result<StartedJob, JobError> {
 }
 
 /// Symptom: a host that died between the planning of a job and its beginning ended the job for all hosts.
-/// Cause: each agent had to take the order. Fix: one that cannot be reached counts as lost, and the others go
-/// on.
+/// Cause: each agent had to accept the job. Fix: an unreachable agent counts as lost, and the others
+/// continue.
 #[test]
 fn a_host_that_died_since_it_told_its_plan_is_lost_and_the_others_go_on() {
     let (server, agent) = start(Willing::default());

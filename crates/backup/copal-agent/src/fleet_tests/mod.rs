@@ -1,5 +1,4 @@
-//! Agents in one process on the loopback: askers, servers with a simple detector, and peers that follow a
-//! script.
+//! Agents in one process on the loopback: askers, servers with a simple detector, and scripted peers.
 
 mod askers;
 mod commands;
@@ -28,19 +27,19 @@ use std::{
 };
 
 const JOB: [u8; 16] = *b"the job of tests";
-/// What waits for something that has to come waits so long: it only ends a test that hangs.
+/// Time limit of waits for certain events: it only ends a test that hangs.
 const HANG: Duration = Duration::from_secs(60);
-/// Nothing is hedged and nothing missing is waited for in vain.
+/// No hedge, and no wait for missing answers.
 const PATIENT: FixedPatience =
     FixedPatience { for_others: Duration::ZERO, hedge_after: HANG, deadline: HANG };
 
-/// As a holder of the secret of these tests.
+/// The network of a holder of the tests' secret.
 fn network() -> FleetNetwork {
     static NETWORK: LazyLock<FleetNetwork> = LazyLock::new(|| FleetNetwork::new(&[42; 32]).unwrap());
     NETWORK.clone()
 }
 
-/// Eight partitions by the first bits of an id; owner and stand-in by turns.
+/// Eight partitions by the first bits of an id, with alternating owners and stand-ins.
 struct ByTurns {
     members: usize,
 }
@@ -71,7 +70,7 @@ impl CommandService for Echo {
     }
 }
 
-/// The outcome of a command that was carried out, as it is sent.
+/// The outcome of an executed command, as it is sent.
 fn ok(reply: impl Serialize) -> String {
     control::to_json(&CommandOutcome::Ok(reply)).unwrap()
 }
@@ -92,7 +91,7 @@ fn member(name: &str, server: &Server) -> FleetMember {
     FleetMember { name: name.to_owned(), address: server.address().to_string() }
 }
 
-/// A member whose address nobody listens at.
+/// A member at an address without a listener.
 fn dead(name: &str) -> FleetMember {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     FleetMember { name: name.to_owned(), address: listener.local_addr().unwrap().to_string() }
@@ -122,7 +121,7 @@ fn send(asker: &Asker, vm: u32, numbers: std::ops::Range<u32>) -> u64 {
     asker.send(vm, &mut ids).unwrap()
 }
 
-/// What the twin says of a number: every third is a hit of its own ordinal.
+/// The twin's answer for a number: every third is a hit with its own ordinal.
 fn known(number: u32) -> Answer {
     match number % 3 {
         0 => Answer::hit(number).unwrap(),
@@ -134,7 +133,7 @@ fn all_known(numbers: std::ops::Range<u32>) -> Vec<Answer> {
     numbers.map(known).collect()
 }
 
-/// Waits for a condition that has to come.
+/// Waits for a certain event.
 fn until(what: &str, mut come: impl FnMut() -> bool) {
     let end = Instant::now() + HANG;
     while !come() {

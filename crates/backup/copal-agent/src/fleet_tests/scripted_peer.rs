@@ -1,5 +1,5 @@
-//! A peer that follows a script: its reaction to each message is the test's. Its connections go through a
-//! relay, so that it can end them.
+//! A scripted peer: the test defines its reaction to each message. Its connections go through a relay, so
+//! that the test can end them.
 
 use super::{BatchDetector, FleetMember, Server, serve_with, server_options};
 use crate::messages::{AnswerMessage, AskMessage, Instance, MarkerMessage};
@@ -15,7 +15,7 @@ use std::{
     time::Instant,
 };
 
-/// A message that a scripted peer gets.
+/// A message that a scripted peer receives.
 pub(super) enum Heard<'a> {
     Ask(&'a AskMessage),
     Marker(&'a MarkerMessage),
@@ -24,7 +24,7 @@ pub(super) enum Heard<'a> {
 /// Called with each message and the answers to its sender; `false` ends all connections.
 pub(super) type Script = dyn FnMut(Heard<'_>, &mut Vec<AnswerMessage>) -> bool + Send;
 
-/// A peer that follows a script.
+/// A scripted peer.
 pub(super) struct Scripted {
     pub(super) member: FleetMember,
     relay: Arc<Relay>,
@@ -89,7 +89,7 @@ impl Drop for Scripted {
     }
 }
 
-/// Passes bytes on in both directions until it is cut.
+/// Forwards bytes in both directions until it is cut.
 #[derive(Default)]
 struct Relay {
     streams: Mutex<Vec<TcpStream>>,

@@ -1,5 +1,5 @@
-//! Servers: peers without the secret or of another release, crowds, peers that break rules or take nothing,
-//! and stopping.
+//! Servers: peers without the secret or of another release, many connections, peers that break rules or read
+//! nothing, and stopping.
 
 use super::{twin::Twin, *};
 use crate::{
@@ -19,7 +19,7 @@ use std::{
     time::Instant,
 };
 
-/// A peer with an instance of its own, which sends what a test tells it.
+/// A peer with its own instance, which sends messages of a test.
 struct Peer {
     connection: Connection,
     instance: Instance,
@@ -85,7 +85,7 @@ fn a_peer_without_the_secret_is_not_heard_and_members_are_served() {
     let other = FleetNetwork::new(&[1; 32]).unwrap();
     let refused = other.wait(other.connect(&address, "peer")).err().unwrap().to_string();
     assert!(refused.contains(&address) && refused.contains("another domain"), "{refused}");
-    // One that trusts everybody gets no further: it has no certificate of this authority.
+    // A peer that trusts every certificate still fails: it has none of this authority.
     let of_this = CertificateAuthority::derived(&[42; 32], "Copal fleet").unwrap();
     let of_other = CertificateAuthority::derived(&[1; 32], "Copal fleet").unwrap();
     let mut identity = of_other.lasting_identity(AGENT_NAME).unwrap();
@@ -106,7 +106,7 @@ fn a_peer_without_the_secret_is_not_heard_and_members_are_served() {
     connect(&server, 1);
 }
 
-/// An agent of before 2026-12 ends the handshake, and one of a later version refuses: both are said.
+/// An agent of before 2026-12 ends the handshake, and an agent of a later version refuses; both are reported.
 #[test]
 fn an_agent_of_another_release_is_refused_with_a_sentence() {
     let network = network();
@@ -122,7 +122,7 @@ fn an_agent_of_another_release_is_refused_with_a_sentence() {
     let old = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = old.local_addr().unwrap().to_string();
     let ends = std::thread::spawn(move || {
-        // It takes the bytes of a handshake that it cannot open, and ends the connection.
+        // The server reads the bytes of an invalid handshake, and closes the connection.
         for _ in 0..5 {
             let (mut stream, _) = old.accept().unwrap();
             stream.read_exact(&mut [0; 48]).unwrap();
@@ -133,9 +133,9 @@ fn an_agent_of_another_release_is_refused_with_a_sentence() {
     assert!(refused.contains(&address) && refused.contains("one release"), "{refused}");
 }
 
-/// Symptom: 100 connections that say nothing, from anybody, shut all members out until they timed out.
-/// Cause: peers that had not shown the secret took the places of members.
-/// Fix: such connections have places of their own, and the oldest of them goes where one more comes.
+/// Symptom: 100 silent connections, from any host, shut out all members until they timed out.
+/// Cause: peers without proof of the secret used the slots of members.
+/// Fix: such connections have their own slots, and the oldest is closed for a new one.
 #[test]
 fn silent_connections_shut_no_member_out() {
     let server = serve("h1", Arc::new(Twin::default()));
@@ -148,7 +148,7 @@ fn silent_connections_shut_no_member_out() {
                 silent.extend(TcpStream::connect(address));
             }
         });
-        // Among them, and when all of them are there.
+        // Before, during and after the silent connections.
         for instance in 0..5 {
             connect(&server, instance);
         }
@@ -163,9 +163,9 @@ fn silent_connections_shut_no_member_out() {
     assert_eq!(reply, json!({ "echo": 7 }));
 }
 
-/// Symptom: each remembered job kept its connections, so that agents which were not restarted had no places
-/// left after some days.
-/// Cause: an asker ended its connections when it was dropped, and a job keeps it for its report.
+/// Symptom: each kept job kept its connections, so that after some days no connection slots were left for
+/// agents that were not restarted.
+/// Cause: an asker ended its connections when it was dropped, and a job keeps the asker for its report.
 /// Fix: an asker is ended with the job; its counts stay.
 #[test]
 fn an_asker_that_has_ended_keeps_its_counts_and_no_connection() {
@@ -182,7 +182,8 @@ fn an_asker_that_has_ended_keeps_its_counts_and_no_connection() {
     asker.end();
 }
 
-/// An asker without other participants marks the members that it asked, so that it connects to no others.
+/// An asker without other participants marks only the members that it asked, so that it connects to no
+/// others.
 #[test]
 fn who_asks_alone_connects_to_those_it_asks() {
     let twins: Vec<Arc<Twin>> = (0..8).map(|_| Arc::default()).collect();
@@ -230,9 +231,9 @@ fn messages_out_of_their_bounds_are_refused_and_others_served() {
     assert_eq!(good.take(), [(5, 2)]);
 }
 
-/// Symptom: answers were lost, and the part waited for its deadline. Cause: the call of a connection that had
-/// ended still waited at the server and took them. Fix: the newest call takes them, and a page that was not
-/// received comes again.
+/// Symptom: answers were lost, and the part waited for its deadline. Cause: the call of an ended connection
+/// still waited at the server and took them. Fix: the newest call takes them, and an unreceived page is sent
+/// again.
 #[test]
 fn answers_are_taken_over_the_newest_connection_of_their_asker() {
     let server = serve("h1", Arc::new(Twin::default()));
@@ -247,12 +248,12 @@ fn answers_are_taken_over_the_newest_connection_of_their_asker() {
         old.mark();
         assert_eq!(takes.join().unwrap(), [(5, 2)]);
     });
-    // To this one the page has not come yet.
+    // This call has not received the page yet.
     assert_eq!(old.take(), [(5, 2)]);
     assert_eq!(old.received.load(Ordering::Acquire), 1);
 }
 
-/// Replies to all that asked with far more than was asked for.
+/// Replies to all askers with far more than they asked for.
 #[derive(Default)]
 struct Flood {
     due: AtomicUsize,
@@ -308,7 +309,7 @@ fn a_peer_that_takes_nothing_loses_its_answers_and_the_other_gets_all() {
     assert!(taken.into_iter().eq(0..FLOOD as u64));
     assert_eq!(server.counts().slow, 1);
     assert!(server.counts().undeliverable > 0);
-    // It is told, so that it asks again.
+    // The asker learns of the loss, so that it asks again.
     let take = messages::AgentTake { instance: lazy.instance.to_vec().into(), received: 0 };
     let refused = lazy.call::<messages::AgentAnswers>(Method::AgentTake, &take);
     assert!(

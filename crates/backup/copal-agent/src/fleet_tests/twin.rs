@@ -1,5 +1,5 @@
-//! A detector in memory: what it knows of an id is a function of it, a partition is due when all markers are
-//! in.
+//! A detector in memory: its answer is a function of the id, and a partition is due when all markers have
+//! arrived.
 
 use super::known;
 use crate::{
@@ -26,12 +26,12 @@ struct State {
     marked: usize,
 }
 
-/// What is odd about a detector.
+/// Deviations of a detector.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Manner {
     /// Refuses every batch.
     pub(super) unwilling: bool,
-    /// Takes batches and never compares them.
+    /// Accepts batches and never compares them.
     pub(super) silent: bool,
     pub(super) generation: u64,
 }

@@ -1,4 +1,4 @@
-//! Why plan files are refused: one sentence each, with the file, what is wrong there, and what to do.
+//! Reasons why a plan file is refused: one sentence each, with the file, the fault, and the remedy.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,16 +12,16 @@ pub const MAX_DISKS: usize = 128;
 /// Longest name of a VM, a disk or a node.
 pub(super) const MAX_NAME_BYTES: usize = 255;
 
-/// Why a plan file is refused.
+/// Reason why a plan file is refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
     /// It cannot be read.
-    #[error("cannot read the plan file {path}: {source}; name a file that is there and may be read")]
+    #[error("cannot read the plan file {path}: {source}; name an existing, readable file")]
     Read {
         /// The plan file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
     /// It is longer than a plan may be.
@@ -35,10 +35,10 @@ pub enum PlanError {
     Json {
         /// The plan file.
         path: PathBuf,
-        /// Where, and what.
+        /// Place and error.
         source: serde_json::Error,
     },
-    /// It is of another version.
+    /// Its version is unknown.
     #[error(
         "the plan file {path} has version {found}, and this build reads 1; write \"v\":1 or use a newer copal"
     )]
@@ -48,12 +48,12 @@ pub enum PlanError {
         /// Its version.
         found: u64,
     },
-    /// It plans more than can be.
+    /// It has too many VMs.
     #[error("the plan file {path} has {found} VMs; list at most {MAX_VMS}")]
     Vms {
         /// The plan file.
         path: PathBuf,
-        /// How many it has.
+        /// Number of VMs.
         found: usize,
     },
     /// A name is empty, too long, or has control characters.
@@ -72,14 +72,14 @@ pub enum PlanError {
         /// The VM.
         vm: String,
     },
-    /// A VM has no disks, or more than can be.
+    /// A VM has no disks, or too many.
     #[error("the plan file {path} gives the VM {vm:?} {found} disks; list 1 to {MAX_DISKS}")]
     Disks {
         /// The plan file.
         path: PathBuf,
         /// The VM.
         vm: String,
-        /// How many it has.
+        /// Number of disks.
         found: usize,
     },
     /// A path is empty.
@@ -90,7 +90,7 @@ pub enum PlanError {
         /// The VM.
         vm: String,
     },
-    /// A path begins like an address.
+    /// A path has the form of an address.
     #[error(
         "the plan file {path} names {word:?} for the VM {vm:?}, and a plan has files and sockets, no addresses; give a path, and write one of this name as \"./{word}\""
     )]
@@ -99,10 +99,10 @@ pub enum PlanError {
         path: PathBuf,
         /// The VM.
         vm: String,
-        /// What stands there instead of a path.
+        /// The text in place of a path.
         word: String,
     },
-    /// It is not clear where a VM's disks are.
+    /// The source of a VM's disks is ambiguous.
     #[error(
         "the plan file {path} must say of the VM {vm:?} either \"disks\", or both \"qmp\" and \"nodes\" with what else there is of QEMU; write one of the two"
     )]
@@ -112,7 +112,7 @@ pub enum PlanError {
         /// The VM.
         vm: String,
     },
-    /// The socket of a guest agent has no use.
+    /// The socket of a guest agent without a use.
     #[error(
         "the plan file {path} names an \"agent_socket\" of the VM {vm:?} that nobody asks; add \"freeze\":\"agent\", or leave it out"
     )]
@@ -124,7 +124,7 @@ pub enum PlanError {
     },
 }
 
-/// Two plans have the same VM: it would be backed up twice at once.
+/// Two plans have the same VM, which would be backed up twice at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the plan files {first} and {second} both list the VM {vm:?}; remove it from one", first = first.display(), second = second.display())]
 pub struct VmInTwoPlans<'a> {

@@ -1,4 +1,4 @@
-//! Plan file: which VMs a host backs up, and where their disks are.
+//! Plan file: the VMs that a host backs up, and the sources of their disks.
 //!
 //! JSON:
 //! `{"v":1,"vms":[{"vm":"vm1","disks":{"sda":"set/vm1/day0.raw"}},{"vm":"db1","qmp":"db1.qmp","nodes":{"sda":"vm0"}}]}`.
@@ -10,8 +10,8 @@
 //! Relative paths are relative to the working directory.
 //!
 //! Invariants
-//! - No field is passed over: one that is not known here would be a wish that is not kept.
-//! - Every error is one sentence that names the file, what is wrong there, and what to do.
+//! - No field is ignored: an unknown field would be a wish that is not fulfilled.
+//! - Every error is one sentence with the file, the fault, and the remedy.
 
 mod error;
 
@@ -32,38 +32,38 @@ use std::time::Duration;
 
 const VERSION: u64 = 1;
 
-/// What a host backs up.
+/// The plan of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackupPlan {
-    /// The file it was read from.
+    /// The file of the plan.
     pub path: PathBuf,
-    /// Names differ. Without any the agent only answers.
+    /// VMs with distinct names. Without any, the agent only answers.
     pub vms: Vec<PlannedVm>,
 }
 
 /// A VM of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedVm {
-    /// UUID or name, as it is typed elsewhere.
+    /// UUID or name, as in other commands.
     pub vm: String,
     /// Its disks.
     pub source: PlannedSource,
-    /// How they are taken.
+    /// Options of its backup.
     pub options: PlannedOptions,
 }
 
-/// How the disks of a VM are taken; see `copal_backup::BackupRequest`.
+/// Options of a VM's backup; see `copal_backup::BackupRequest`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlannedOptions {
-    /// What looks like another format is the raw disk of a guest.
+    /// Content that looks like another format is the raw disk of a guest.
     pub is_raw: bool,
     /// A disk may be smaller than before.
     pub allow_smaller: bool,
-    /// How long a disk may go without being read as a whole.
+    /// Longest time between full reads of a disk.
     pub full_every: Option<Duration>,
 }
 
-/// Where the disks of a VM are read; names of disks differ and are in the order of the file.
+/// Source of a VM's disks; names of disks are distinct and in the order of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlannedSource {
     /// Name and file of each disk.
@@ -74,9 +74,9 @@ pub enum PlannedSource {
         socket: PathBuf,
         /// Name and block node of each disk.
         nodes: Vec<(String, String)>,
-        /// Socket of the NBD server that it runs already.
+        /// Socket of its NBD server, if one already runs.
         nbd: Option<PathBuf>,
-        /// How its guest is made to hold still, if it is.
+        /// Method of freezing its guest, if any.
         freeze: Option<FreezeMethod>,
     },
 }
@@ -130,7 +130,7 @@ enum FreezeWord {
     Agent,
 }
 
-/// A JSON object in its own order, no name of which stands twice.
+/// A JSON object in its own order, with distinct names.
 struct NamedEntries<T>(Vec<(String, T)>);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for NamedEntries<T> {
@@ -173,7 +173,7 @@ impl BackupPlan {
         BackupPlan::parse(path, &bytes)
     }
 
-    /// Takes the bytes of a plan file apart; `path` is what errors call it.
+    /// Parses the bytes of a plan file; errors name it by `path`.
     /// # Errors
     /// All of [`PlanError`] but `Read`.
     pub fn parse(path: &Path, bytes: &[u8]) -> Result<BackupPlan, PlanError> {
@@ -269,7 +269,7 @@ fn check_name(path: &Path, name: &str) -> Result<(), PlanError> {
     }
 }
 
-/// The first VM that two plans have.
+/// The first VM that is in two plans.
 pub fn vm_in_two_plans(plans: &[BackupPlan]) -> Option<VmInTwoPlans<'_>> {
     let mut seen: HashMap<&str, &Path> = HashMap::new();
     for plan in plans {

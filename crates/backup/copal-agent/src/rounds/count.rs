@@ -1,27 +1,28 @@
-//! How many rounds a job has: as many as memory demands, and at least twelve.
+//! Number of rounds of a job: at least twelve, and as many as memory requires.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Bytes that wait for one chunk's answer: the answer, and what is noted beside it.
+/// Bytes in memory per chunk that waits for its answer: the answer and its notes.
 pub const ANSWER_BYTES: u64 = 5;
 /// Memory that a host has for the answers of a round.
 pub const ANSWERS_BYTES: u64 = 6 << 20;
 /// Mean length of a chunk.
 pub const CHUNK_BYTES: u64 = 16 << 10;
-/// Rounds of a job that has parts enough: more of them end a VM's backup, and its snapshot, earlier.
+/// Rounds of a job with enough parts: more rounds end a VM's backup, and its snapshot, earlier.
 const LEAST_ROUNDS: u64 = 12;
 
-/// Most that can be asked for: each takes messages between all hosts, also where nothing is left to ask.
+/// Highest number that may be requested: each round costs messages between all hosts, even if nothing is left
+/// to ask.
 const MOST_ROUNDS: u32 = 100_000;
 
-/// How many rounds a job has.
+/// Number of rounds of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RoundCount {
-    /// At least 12, and as many as memory demands.
+    /// At least 12, and as many as memory requires.
     #[default]
     Auto,
-    /// This many, and more only if memory demands it.
+    /// This number, and more only if memory requires it.
     Exactly(u32),
 }
 
@@ -51,30 +52,30 @@ impl fmt::Display for RoundCount {
     }
 }
 
-/// What a host has for a job.
+/// Limits of a host for a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoundLimits {
     /// Number of rounds.
     pub rounds: RoundCount,
-    /// Memory for answers that wait.
+    /// Memory for waiting answers.
     pub answers_bytes: u64,
     /// Mean length of a chunk.
     pub chunk_bytes: u64,
 }
 
 impl RoundLimits {
-    /// The memory that answers to so many changed bytes take.
+    /// Memory for the answers to this number of changed bytes.
     pub fn answers_for(&self, changed_bytes: u64) -> u64 {
         changed_bytes.div_ceil(self.chunk_bytes.max(1)).saturating_mul(ANSWER_BYTES)
     }
 
-    /// The changed bytes whose answers fit.
+    /// Changed bytes whose answers fit.
     pub(super) fn most_bytes(&self) -> u64 {
         (self.answers_bytes / ANSWER_BYTES).saturating_mul(self.chunk_bytes.max(1)).max(1)
     }
 }
 
-/// How many rounds are aimed at for so many parts.
+/// Target number of rounds for this number of parts.
 pub fn round_count(changed_bytes: u64, parts: usize, limits: &RoundLimits) -> u64 {
     let for_memory = limits.answers_for(changed_bytes).div_ceil(limits.answers_bytes.max(1));
     let wanted = match limits.rounds {

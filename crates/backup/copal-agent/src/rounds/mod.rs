@@ -1,16 +1,14 @@
-//! Rounds: which parts of which VMs are backed up together.
+//! Rounds: the parts of VMs that are backed up together.
 //!
-//! Paper: low-profile-dedup §3, Figure 3 and the choice of k.
-//! Pure.
+//! Paper: low-profile-dedup §3, Figure 3 and the choice of k. Pure.
 //!
-//! What waits for a round's answers takes memory, so a host's VMs are divided into rounds. A part is a run of
-//! pages of one VM, of 1 GiB each; a VM that has more to back up than the average is cut into parts of about
-//! that.
+//! The answers of a round take memory, so a host's VMs are divided into rounds. A part is a run of 1 GiB
+//! pages of one VM; a VM with more changes than the average is cut into parts of about the average.
 //!
 //! Invariants
 //! - Every page is in one part, and every part in one round. The parts of a VM come in order.
-//! - The answers of a round fit the memory that was given for them; but one page always makes a round.
-//! - Parts of one VM are in different rounds as long as there are rounds enough.
+//! - The answers of a round fit their memory; but a single page is always a round.
+//! - Parts of one VM are in different rounds if there are enough rounds.
 
 mod count;
 mod parts;
@@ -20,10 +18,10 @@ pub use count::{
 };
 pub use parts::{PAGE_BYTES, VmChanges, VmPart, parts};
 
-/// Divides the VMs of a host into rounds: small VMs first, and those that missed windows before their size's
-/// turn.
+/// Divides the VMs of a host into rounds: small VMs first, and VMs with missed windows before their turn by
+/// size.
 ///
-/// There are more rounds than [`round_count`] says where parts do not fit the memory otherwise.
+/// There are more rounds than [`round_count`] gives if parts do not fit the memory otherwise.
 pub fn plan(vms: &[VmChanges], limits: &RoundLimits) -> Vec<Vec<VmPart>> {
     let parts = parts(vms, limits);
     let total = sum(parts.iter().flatten());
@@ -53,13 +51,13 @@ fn in_order(vms: &[VmChanges], parts: Vec<Vec<VmPart>>) -> Vec<Vec<VmPart>> {
             (sum(&parts) / (1 + u64::from(vm.missed_windows)), parts)
         })
         .collect();
-    // Stable: equals stay in the order they were given.
+    // Stable: equal VMs keep their given order.
     order.sort_by_key(|(priority, _)| *priority);
     order.into_iter().map(|(_, parts)| parts).collect()
 }
 
-/// One round. First whoever has as many parts left as there are rounds, or more; then, in order, one part of
-/// each other VM until the round has its share.
+/// Fills one round. First the VMs with at least as many remaining parts as rounds; then, in order, one part
+/// of each other VM until the round has its share.
 fn fill(waiting: &mut [Vec<VmPart>], share: u64, rounds_left: u64, most_bytes: u64) -> Vec<VmPart> {
     let mut round = RoundFill::default();
     let (urgent, others): (Vec<_>, Vec<_>) =
@@ -84,7 +82,7 @@ struct RoundFill {
 }
 
 impl RoundFill {
-    /// Takes the next part of a VM, unless its answers do not fit beside others.
+    /// Takes the next part of a VM, unless its answers do not fit beside the others.
     fn take_if_it_fits(&mut self, of: &mut Vec<VmPart>, most_bytes: u64) {
         if let Some(part) = of.last() {
             let longer = self.changed_bytes.saturating_add(part.changed_bytes);
@@ -205,7 +203,7 @@ mod tests {
                 let changed: u64 = round.iter().map(|part| part.changed_bytes).sum();
                 let is_one_page = round.len() == 1 && round[0].pages == 1;
                 prop_assert!(!round.is_empty());
-                // Chunks are counted per part when they come, so the sum is what has to fit.
+                // Chunks are counted per part when they arrive, so the sum must fit.
                 prop_assert!(limits.answers_for(changed) <= limits.answers_bytes.max(ANSWER_BYTES) || is_one_page);
             }
         }

@@ -1,4 +1,4 @@
-//! The calls of an agent: each is checked and handed to the detector, the outbox or the commands.
+//! The calls of an agent: each is checked and passed to the detector, the outbox or the commands.
 
 use super::Shared;
 use crate::{
@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-/// How long a call waits for answers before it comes back without.
+/// Longest wait of a call for answers; it then returns without.
 const TO_ANSWER: Duration = Duration::from_secs(20);
 
 impl CallHandler for Shared {
@@ -80,19 +80,19 @@ fn invalid(error: MessageError) -> Status {
 }
 
 impl Shared {
-    /// Something may be due by now.
+    /// Signals the compare thread, since a partition may be due now.
     fn accepted(&self) -> Result<Bytes, Status> {
         self.due.wake();
         Ok(encoded(&messages::AgentAccepted {}))
     }
 
-    /// Carries out a command; its reply, or a refusal, as JSON.
+    /// Executes a command; returns its outcome as JSON.
     fn carry_out(&self, json: &[u8]) -> Bytes {
         let slot = CommandSlot::take(&self.commands);
         let under_way = slot.before;
         let reply = match json.len() {
             0..=JSON_BYTES if under_way < self.options.commands => self.control.handle(json),
-            0..=JSON_BYTES => refusal(&format!("{under_way} commands are under way: try again later")),
+            0..=JSON_BYTES => refusal(&format!("{under_way} commands are in progress: try again later")),
             bytes => refusal(&format!("the command has {bytes} bytes, at most {JSON_BYTES} are taken")),
         };
         drop(slot);
@@ -103,10 +103,10 @@ impl Shared {
     }
 }
 
-/// Counts a command until it has ended, also where it panics.
+/// Counts a command until it has ended, also after a panic.
 struct CommandSlot<'a> {
     commands: &'a AtomicUsize,
-    /// Commands that were under way before it.
+    /// Number of commands in progress before it.
     before: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The compare thread: one partition at a time, as they fall due.
+//! The compare thread: compares one partition at a time, as they become due.
 
 use super::Shared;
 use parking_lot::{Condvar, Mutex};
@@ -8,10 +8,10 @@ use std::{
 };
 use tracing::warn;
 
-/// How long nothing falls due unseen, if it is time alone that makes it due.
+/// Longest delay before a partition that becomes due by time alone is noticed.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Tells the compare thread that something may be due.
+/// Signals the compare thread that a partition may be due.
 #[derive(Default)]
 pub(super) struct CompareSignal {
     woken: Mutex<bool>,
@@ -43,7 +43,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
             shared.outbox.put(host, answers);
         });
         if let Err(error) = compared {
-            warn!(partition, %error, "a partition could not be compared; its questions are not answered");
+            warn!(partition, %error, "partition not compared, its questions stay unanswered");
         }
     }
 }

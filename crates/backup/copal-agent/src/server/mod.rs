@@ -1,5 +1,5 @@
-//! The duplicate detection agent: it receives batches of ids from hosts, compares them, and keeps the answers
-//! until the hosts take them.
+//! The server of an agent: receives batches of ids from hosts, has them compared, and keeps the answers until
+//! the hosts fetch them.
 //!
 //! Paper: low-profile-dedup §2 (receive, compare, update and send).
 //!
@@ -11,10 +11,9 @@
 //! ```
 //!
 //! Invariants
-//! - A peer holds up nobody else: its calls have room of their own, and if it does not take its answers, it
+//! - A peer delays no other: its calls have their own share of memory. A peer that does not fetch its answers
 //!   loses them once its share of the outbox stays full.
-//! - Memory is bounded: peers without a certificate, calls, commands under way and answers that wait have
-//!   limits.
+//! - Memory is bounded: unauthenticated peers, calls, commands in progress and waiting answers have limits.
 //! - Every thread has ended when [`Server::stop`] returns, or the server is dropped.
 //!
 //! Not here: the comparison (`BatchDetector`), execution of commands (`CommandService`), connections
@@ -48,7 +47,7 @@ use tokio::runtime::Runtime;
 const BUDGETS: ClassBudgets = ClassBudgets { control: 4 << 20, small: 64 << 20, bulk: 4 << 20, recovery: 0 };
 /// Poll interval of the stop flag.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long calls under way may take once the server stops.
+/// Longest time for calls in progress once the server stops.
 const TO_STOP: Duration = Duration::from_secs(10);
 
 /// State of all threads.
@@ -62,7 +61,7 @@ struct Shared {
     stop: Arc<AtomicBool>,
 }
 
-/// A detection agent that listens.
+/// A listening server.
 pub struct Server {
     shared: Arc<Shared>,
     address: SocketAddr,
@@ -78,10 +77,10 @@ impl std::fmt::Debug for Server {
 }
 
 impl Server {
-    /// Listens. The server stops when `stop` is set, within a fraction of a second, when it is dropped, or by
-    /// [`Server::stop`].
+    /// Starts to listen. The server stops within a fraction of a second after `stop` is set, when it is
+    /// dropped, or by [`Server::stop`].
     /// # Errors
-    /// When the address cannot be listened at, or the system gives no threads.
+    /// The address is not available, or the system provides no threads.
     pub fn start(
         options: ServerOptions,
         detect: Arc<dyn BatchDetector>,
@@ -112,13 +111,13 @@ impl Server {
         Ok(server)
     }
 
-    /// Where it listens.
+    /// Its listening address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Answers that it lost, and why.
+    /// Counts of lost answers.
     #[must_use]
     pub fn counts(&self) -> ServerCounts {
         let (slow, undeliverable) = self.shared.outbox.losses();
@@ -131,14 +130,14 @@ impl Server {
         &self.traffic
     }
 
-    /// Waits until the stop flag is set and everything has ended.
+    /// Waits until the stop flag is set and all work has ended.
     pub fn wait(self) {
         while !self.shared.stop.load(Ordering::Acquire) {
             std::thread::park_timeout(LOOK);
         }
     }
 
-    /// Ends all connections and waits for the threads, also for commands under way: a long one looks at the
+    /// Ends all connections and waits for the threads and for commands in progress: a long command polls the
     /// stop flag.
     pub fn stop(self) {
         drop(self);

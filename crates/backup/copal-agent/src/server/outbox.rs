@@ -1,11 +1,11 @@
-//! Answers that wait to be taken, for each asker.
+//! Answers that wait to be fetched, for each asker.
 //!
 //! Invariants
-//! - The bytes of an asker and of all stay within their bounds; answers longer than a bound go when nothing
-//!   else waits. A page of answers counts, and comes again, until its asker says that it was received.
-//! - Answers go to the newest call of their asker: an earlier one may be of a connection that has ended.
-//! - An addition waits for room no longer than `patience`; then the asker with the most bytes loses its
-//!   answers. An asker that takes nothing for [`STALLED`] loses them, too. Its next call says so.
+//! - The bytes of an asker and of all stay within their bounds; an answer longer than a bound is sent when
+//!   nothing else waits. A page of answers counts, and is sent again, until its asker confirms it.
+//! - Answers go to the newest call of their asker: an earlier call may belong to an ended connection.
+//! - An addition waits for space at most for `patience`; then the asker with the most bytes loses its
+//!   answers. An asker that fetches nothing for [`STALLED`] loses them, too. Its next call reports the loss.
 
 use super::options::ServerOptions;
 use crate::messages::{AnswerMessage, Instance};
@@ -18,13 +18,13 @@ use std::{
 use tokio::sync::Notify;
 use tracing::warn;
 
-/// An asker that takes nothing for so long is gone.
+/// An asker that fetches nothing for this long counts as gone.
 const STALLED: Duration = Duration::from_secs(30);
-/// An asker without answers that says nothing for so long is forgotten.
+/// An asker without answers that is silent for this long is forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(600);
-/// Pause between two looks for askers that are gone.
+/// Interval between searches for askers that are gone.
 const LOOK: Duration = Duration::from_secs(1);
-/// Most bytes of answers in one page, unless one alone has more.
+/// Most bytes of answers in one page, unless a single answer is longer.
 const PAGE_BYTES: usize = 128 << 10;
 
 /// Bounds of an outbox.
@@ -48,14 +48,14 @@ impl OutboxBounds {
 /// Answers for one asker.
 struct AskerQueue {
     waiting: VecDeque<AnswerMessage>,
-    /// Of `waiting` and `page`.
+    /// Bytes of `waiting` and `page`.
     bytes: usize,
-    /// The page for the asker's next call, until the asker has received it, and its number.
+    /// The page for the asker's next call, until the asker confirms it, and its number.
     page: Vec<AnswerMessage>,
     page_number: u64,
     /// Number of its newest call.
     call: u64,
-    /// It lost answers, and was not told yet.
+    /// It lost answers, and has not been told yet.
     has_lost: bool,
     heard: Instant,
     ready: Arc<Notify>,
@@ -70,7 +70,7 @@ struct OutboxState {
     looked: Instant,
 }
 
-/// See the module.
+/// Answers that wait to be fetched.
 pub(super) struct AnswerOutbox {
     bounds: OutboxBounds,
     state: Mutex<OutboxState>,
@@ -90,14 +90,14 @@ impl AnswerOutbox {
         AnswerOutbox { bounds, state: Mutex::new(state), room: Condvar::new() }
     }
 
-    /// An asker is there: answers for it are kept from now on.
+    /// Registers an asker: answers for it are kept from now on.
     pub(super) fn hear(&self, host: Instance) {
         let mut state = self.state.lock();
         state.drop_stalled();
         state.hear(host);
     }
 
-    /// Adds answers for an asker, after waiting for room. Blocks.
+    /// Adds answers for an asker, after waiting for space. Blocks.
     pub(super) fn put(&self, host: Instance, answers: AnswerMessage) {
         let mut state = self.state.lock();
         let bytes = answers.bytes();
@@ -120,8 +120,8 @@ impl AnswerOutbox {
         state.bytes += bytes;
     }
 
-    /// The page of answers behind the one numbered `received`, and its number; waits for the first answers,
-    /// and returns none if none come in time. `None`: answers were dropped since the last call.
+    /// The page of answers after the one numbered `received`, and its number; waits for the first answers,
+    /// and returns none if none arrive in time. `None`: answers were dropped since the last call.
     pub(super) async fn take(
         &self,
         host: Instance,
@@ -162,13 +162,13 @@ impl AnswerOutbox {
         }
     }
 
-    /// Askers that were too slow, and answers lost because their asker was not there.
+    /// Number of askers that were too slow, and of answers whose asker was unknown.
     pub(super) fn losses(&self) -> (u64, u64) {
         let state = self.state.lock();
         (state.slow, state.undeliverable)
     }
 
-    /// Accepts no more answers; ends all calls and additions that wait.
+    /// Accepts no more answers; ends all waiting calls and additions.
     pub(super) fn end(&self) {
         let mut state = self.state.lock();
         state.ended = true;
@@ -186,13 +186,13 @@ impl AnswerOutbox {
     }
 }
 
-/// Whether `len` more bytes fit; a message that never would goes alone.
+/// Whether `len` more bytes fit; a message that never would is accepted alone.
 fn fits(held: usize, len: usize, bound: usize) -> bool {
     held == 0 || held + len <= bound
 }
 
 impl AskerQueue {
-    /// Makes the next page of the waiting answers, unless one is there.
+    /// Makes the next page of the waiting answers, unless there is one.
     fn fill_page(&mut self) {
         let mut bytes = 0;
         let has_page = !self.page.is_empty();
@@ -211,8 +211,8 @@ impl AskerQueue {
 }
 
 impl OutboxState {
-    /// A call begins, whose asker has received pages up to `received`: its number. `None`: answers were
-    /// dropped.
+    /// Begins a call of an asker that has received pages up to `received`; returns its number. `None`:
+    /// answers were dropped.
     fn begin_call(&mut self, host: Instance, received: u64, room: &Condvar) -> Option<u64> {
         let entry = self.hear(host);
         if std::mem::take(&mut entry.has_lost) {
@@ -222,7 +222,7 @@ impl OutboxState {
         let call = entry.call;
         // An earlier call ends.
         entry.ready.notify_one();
-        // Above it where this server was started anew.
+        // Higher than the asker's number after a restart of this server.
         if received >= entry.page_number {
             entry.page_number = received;
             let freed = entry.page.drain(..).map(|answers| answers.bytes()).sum::<usize>();
@@ -249,7 +249,7 @@ impl OutboxState {
         entry
     }
 
-    /// An asker that is gone has room for everything.
+    /// Whether there is space; always for an asker that is gone.
     fn has_room(&self, host: Instance, len: usize, bounds: &OutboxBounds) -> bool {
         self.ended
             || self.hosts.get(&host).is_none_or(|entry| {
@@ -258,7 +258,7 @@ impl OutboxState {
             })
     }
 
-    /// Room for `len` bytes to `host` did not come: drops the answers that are to blame.
+    /// Space for `len` bytes to `host` was not freed in time: drops the answers of the slowest asker.
     fn drop_slowest(&mut self, host: Instance, len: usize, bounds: &OutboxBounds) {
         let slowest = match self.hosts.get(&host) {
             Some(entry) if !fits(entry.bytes, len, bounds.host_bytes) => Some(host),
@@ -273,7 +273,7 @@ impl OutboxState {
         let Some(entry) = self.hosts.get_mut(&host) else {
             return;
         };
-        warn!(bytes = entry.bytes, "an asker does not take its answers; they were dropped");
+        warn!(bytes = entry.bytes, "asker does not fetch its answers, dropped");
         self.bytes -= entry.bytes;
         (entry.bytes, entry.has_lost) = (0, true);
         (entry.waiting, entry.page) = (VecDeque::new(), Vec::new());
@@ -281,7 +281,8 @@ impl OutboxState {
         self.slow += 1;
     }
 
-    /// Now and then: drops the answers of askers that do not take them, and forgets those that are gone.
+    /// Called regularly: drops the answers of askers that do not fetch them, and forgets askers that are
+    /// gone.
     fn drop_stalled(&mut self) {
         let now = Instant::now();
         if now.duration_since(self.looked) < LOOK {

@@ -6,7 +6,7 @@ const BOUNDS: OutboxBounds = OutboxBounds { all_bytes: 300_000, host_bytes: 100_
 /// It only ends a test that hangs.
 const HANG: Duration = Duration::from_secs(60);
 
-/// Answers of about so many bytes.
+/// Answers of about this number of bytes.
 fn answers(batch: u64, bytes: usize) -> AnswerMessage {
     AnswerMessage { job: [1; 16], round: 0, batch, partition: 0, generation: 0, codes: vec![0; bytes / 4] }
 }
@@ -41,7 +41,7 @@ fn what_waits_stays_within_its_bounds_and_arrives_in_order() {
                     }
                     received = page;
                 }
-                // What was received is not held any more.
+                // Confirmed pages are no longer kept.
                 let last = runtime().block_on(outbox.take([host; 16], received, Duration::ZERO));
                 assert_eq!(last, Some((received, Vec::new())));
             });
@@ -63,7 +63,7 @@ fn answers_longer_than_a_bound_go_alone() {
 #[test]
 fn the_asker_with_the_most_bytes_loses_them_when_there_is_no_room() {
     let bounds = OutboxBounds { all_bytes: 200_000, host_bytes: 150_000, patience: Duration::from_millis(1) };
-    // Nothing is taken: everything stays where it was put.
+    // Nothing is fetched: everything stays in place.
     let outbox = AnswerOutbox::new(bounds);
     let [a, b, c] = [[1; 16], [2; 16], [3; 16]];
     [a, b, c].into_iter().for_each(|host| outbox.hear(host));
@@ -75,7 +75,7 @@ fn the_asker_with_the_most_bytes_loses_them_when_there_is_no_room() {
     assert_eq!(outbox.losses(), (2, 1), "b is itself to blame");
     outbox.put(a, answers(1, 10));
     assert_eq!(outbox.losses(), (2, 2));
-    // Each is told once, and gets what comes after that.
+    // Each asker learns of it once, and gets later answers.
     for host in [a, b] {
         assert_eq!(runtime().block_on(outbox.take(host, 0, Duration::ZERO)), None);
         outbox.put(host, answers(2, 10));
@@ -84,7 +84,7 @@ fn the_asker_with_the_most_bytes_loses_them_when_there_is_no_room() {
     }
 }
 
-/// An earlier call may be of a connection that has ended: it gets nothing any more.
+/// An earlier call may belong to an ended connection: it gets nothing more.
 #[test]
 fn the_newest_call_gets_the_answers() {
     let outbox = AnswerOutbox::new(BOUNDS);

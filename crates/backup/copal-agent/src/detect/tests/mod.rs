@@ -1,4 +1,4 @@
-//! What a detector answers, and that it gives nothing else when it is restarted, damaged or full.
+//! Tests of a detector: its answers, and that restarts, damage and full disks change none of them.
 
 mod twin;
 
@@ -78,7 +78,7 @@ pub(super) fn compare(detector: &Detector, partition: u32, now: Instant, log: &L
     (replies, compared)
 }
 
-/// One partition in a directory of its own.
+/// A detector with one partition in its own directory.
 struct Alone {
     home: TempDir,
     detector: Detector,
@@ -94,12 +94,12 @@ impl Alone {
         Alone { home, detector, log, now }
     }
 
-    /// What VM `vm` is answered when it alone asks.
+    /// The answers to VM `vm` if it alone asks.
     fn ask(&self, vm: u32, ids: &[ShortId]) -> Vec<Answer> {
         self.ask_in(1, vm, ids)
     }
 
-    /// The same, in another round.
+    /// The same in another round.
     fn ask_in(&self, round: u32, vm: u32, ids: &[ShortId]) -> Vec<Answer> {
         let header = BatchHeader { round, ..batch(vm, 0, 0) };
         self.detector.take(&header, ids).unwrap();
@@ -176,26 +176,26 @@ fn a_grant_is_told_again_to_its_holder_and_lapses() {
     assert_eq!(alone.ask(2, &[id(1)]), [A::CARRY]);
 }
 
-/// Symptom: VMs waited for a chunk that nobody stored, up to their time-out, for ten minutes on end.
-/// Cause: what a VM was told to store was kept for it for ten minutes, though it had gone on, or its backup
-/// had ended.
-/// Fix: a grant lapses with its holder's next question, or once its holder is no longer backed up.
+/// Symptom: VMs waited for a chunk that no VM stored, up to their time-out, for ten minutes on end.
+/// Cause: a grant was kept for its VM for ten minutes, although the VM had continued, or its backup had
+/// ended.
+/// Fix: a grant ends with its holder's next question, or once its holder is no longer backed up.
 #[test]
 fn a_grant_lapses_with_the_next_question_of_its_holder_or_with_its_session() {
     let mut alone = Alone::new(1_000_000);
-    // Others are known, so that a third of all may be popular.
+    // Other ids are known, so that a third of all may be popular.
     alone.ask(1, &[1, 2, 11, 12, 13, 14, 15, 16, 17].map(id));
     assert_eq!(alone.ask(2, &[id(1), id(2)]), [A::STORE_POPULAR; 2]);
     assert_eq!(alone.ask(3, &[id(1)]), [A::CARRY]);
-    // It asks for something else, and for one of them again: it has stored neither, and will not.
+    // It asks for another id, and for one of these again: it has stored neither, and will not.
     assert_eq!(alone.ask_in(2, 2, &[id(2), id(7)]), [A::NEW, A::NEW]);
     assert_eq!(alone.ask(3, &[id(1), id(2)]), [A::STORE_POPULAR; 2], "whoever asks next does");
-    // Its backup ends. At first one looks at nothing: it has only just been told.
+    // Its backup ends. At first its session is not checked: the grant is too young.
     alone.log.1.push(3);
     assert_eq!(alone.ask(4, &[id(1)]), [A::CARRY]);
     alone.now += Duration::from_secs(5);
     assert_eq!(alone.ask(4, &[id(1)]), [A::STORE_POPULAR]);
-    // What was stored meanwhile is stored.
+    // Ids that were stored meanwhile stay stored.
     alone.log.append(9, vec![id(1)], true);
     assert_eq!(alone.ask_in(3, 4, &[id(1)]), [A::hit(9).unwrap()]);
 }

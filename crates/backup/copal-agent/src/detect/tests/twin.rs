@@ -18,7 +18,7 @@ struct Twin {
     spools: HashMap<u32, Requests>,
     candidates: HashMap<u32, BTreeMap<ShortId, Vec<u32>>>,
     grants: HashMap<ShortId, (u32, Instant)>,
-    /// Popular and known ids of each partition that was compared.
+    /// Popular and known ids of each compared partition.
     tallies: HashMap<u32, (u64, u64)>,
 }
 
@@ -128,7 +128,7 @@ enum Step {
         numbers: Vec<u64>,
     },
     Compare(u32),
-    /// Somebody stores these; or a second agent has checked them.
+    /// A VM stores these; or a second agent has checked them.
     Pack {
         first_ordinal: u32,
         numbers: Vec<u64>,
@@ -166,7 +166,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A detector, its twin, and the log both read.
+/// A detector, its twin, and the log that both read.
 struct Pair {
     home: TempDir,
     detector: Detector,
@@ -249,7 +249,7 @@ impl Pair {
             Step::Damage { candidates, partition, at, cut } => {
                 let path = self.path(candidates, partition);
                 let Ok(mut bytes) = fs::read(&path) else { return };
-                // It may have been cut to nothing before.
+                // It may have been truncated to nothing before.
                 let Some(at) = (at as usize).checked_rem(bytes.len()) else {
                     return;
                 };
