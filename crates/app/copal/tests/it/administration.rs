@@ -1,8 +1,8 @@
-//! JSON of administrative commands, compared with `tests/golden/admin` after what differs from run to run is
-//! masked.
+//! JSON of administrative commands, compared with `tests/golden/admin` after values that differ between runs
+//! are masked.
 //!
 //! A golden file is the list of the commands of one test, in order, with their exit codes and lines. With
-//! COPAL_GOLDEN_WRITE set the tests write the files and fail.
+//! COPAL_GOLDEN_WRITE set, the tests write the files and fail.
 
 mod mask;
 
@@ -14,9 +14,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a state may take that comes about by itself.
+/// Longest time for a state to be reached.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two runs of a command that is not as wanted yet.
+/// Interval between repetitions of a command.
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// Commands of a test, beside the golden file.
@@ -50,7 +50,7 @@ impl<'a> Recording<'a> {
         json!({ "command": command, "exit_code": run.status.code(), "lines": lines })
     }
 
-    /// Runs a command that has an effect, or always the same answer.
+    /// Runs a command that has an effect, or a constant reply.
     #[track_caller]
     fn once(&mut self, words: &[&str]) {
         let case = self.case(words);
@@ -60,7 +60,8 @@ impl<'a> Recording<'a> {
         self.cases.push(case);
     }
 
-    /// Runs a question until its answer is the one of the golden file; while that is written, until `is_so`.
+    /// Repeats a query until its reply equals that of the golden file; while the file is written, until
+    /// `is_so`.
     #[track_caller]
     fn until(&mut self, words: &[&str], is_so: impl Fn(&str) -> bool) {
         let end = Instant::now() + PATIENCE;
@@ -85,7 +86,7 @@ impl<'a> Recording<'a> {
         Some(golden.get(self.cases.len()).cloned().unwrap_or_default())
     }
 
-    /// All cases of the golden file were run.
+    /// Checks that all cases of the golden file were run.
     fn end(self) {
         match self.golden {
             Some(golden) => assert_eq!(self.cases.len(), golden.len(), "{}", self.path.display()),
@@ -260,7 +261,7 @@ fn a_group_goes_on_from_one_member() {
     cluster.good(&["fs", "mkdir", "mail"]);
     let group = cluster.told(&["fs", "where", "mail"])["group"].to_string();
     cluster.good(&["fs", "put", "mail", "missed", &cluster.file("one", b"one")]);
-    // One after the other: what the second has is asked for later.
+    // In this order: the second query needs the state of the first.
     cluster.signal("data1", "-KILL");
     wait_for(&cluster, PATIENCE, |status| status["servers"][0]["state"] == "down");
     cluster.signal("data2", "-KILL");

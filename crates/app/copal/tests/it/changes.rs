@@ -61,7 +61,7 @@ fn an_incremental_backup_reads_what_changed() {
         assert_eq!(summary["disks"][0]["mode"], "incremental", "{summary}");
         let (read, dirty) = (count(&summary, "read_bytes"), count(&summary, "dirty_bytes"));
         assert!(read < 12 * MIB && read <= dirty * 2 + 4 * MIB, "read {read} for {dirty} dirty bytes");
-        // A read of everything finds nothing that the list left out.
+        // A full read finds no change that the list left out.
         let rescan = house.backup("web", &house.path("disk.raw"));
         assert_eq!(count(&rescan, "new_bytes"), 0, "day {day}: {rescan}");
         assert_restored(&house.restore(&id(&summary), &format!("{day}.out")), &disk.bytes);
@@ -131,13 +131,12 @@ fn a_list_that_does_not_fit_is_refused_or_read_in_full() {
     assert_restored(&house.restore(&id(&summary), "out"), &disk.bytes);
 }
 
-/// Symptom: one digit of an id was enough to take a list for the newest snapshot's. A list without a base was
-/// applied to whatever is the newest snapshot, with `--base latest` or without: after a backup that failed,
-/// to an older one than the list begins with.
-/// Cause: the word was taken as the beginning of an id; a list that says nothing was taken to speak of the
-/// last backup.
-/// Fix: a base is looked up in the repository, where a beginning has at least 4 digits, and a list must have
-/// one.
+/// Symptom: one digit of an id sufficed to match a list with the newest snapshot. A list without a base was
+/// applied to the newest snapshot, with `--base latest` or without: after a failed backup, to an older one
+/// than the base of the list.
+/// Cause: the text was taken as the beginning of an id; a list without a base was taken to refer to the last
+/// backup.
+/// Fix: a base is looked up in the repository by at least 4 digits, and a list must have one.
 #[test]
 fn the_base_of_a_list_is_looked_up() {
     let house = House::plain();
@@ -148,7 +147,7 @@ fn the_base_of_a_list_is_looked_up() {
         let words = ["backup", "--vm", "web", &image, "--changed-extents", &list, "--base", base];
         words.map(str::to_owned)
     };
-    // A VM without a snapshot has no base; that is said and no failure.
+    // A VM without a snapshot has no base; that is reported, and is no failure.
     let changes = disk.mutate(2);
     std::fs::write(&list, own_form(8 * MIB, None, &changes).to_string()).unwrap();
     let first = house.summary(words("latest"));
@@ -175,16 +174,16 @@ fn the_base_of_a_list_is_looked_up() {
     let refused = house.run(words(&newest[..1]));
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(refused.sentence().contains("4 digits"), "{refused:?}");
-    // An older one is no base for this list, and neither is one that nobody knows.
+    // An older snapshot is no base for this list, and neither is an unknown one.
     for base in [&house.snapshots()[0], "ffffffffffffffff"] {
         let summary = house.summary(words(base));
         assert_eq!(summary["disks"][0]["mode"], "rescan", "{base}: {summary}");
     }
-    // The list says itself what it is relative to.
+    // The list itself names its base.
     std::fs::write(&list, own_form(8 * MIB, Some(&newest), &[]).to_string()).unwrap();
     let refused = house.run(words("latest"));
     assert_eq!(refused.code, Some(2), "{refused:?}");
-    // The newest is forgotten: what changed before it is in no list.
+    // The newest snapshot is forgotten: no list contains the changes before it.
     let newest = house.snapshots().pop().unwrap();
     house.good(["forget", &newest]);
     std::fs::write(&list, own_form(8 * MIB, None, &disk.mutate(1)).to_string()).unwrap();
@@ -193,8 +192,9 @@ fn the_base_of_a_list_is_looked_up() {
     assert_restored(&house.restore(&id(&summary), "last.out"), &disk.bytes);
 }
 
-/// Symptom: a list that leaves out a change made a wrong snapshot without a word.
-/// Cause: nothing looked. Fix: a spot check, whose cost the summary counts, and whose finding it warns of.
+/// Symptom: a list that leaves out a change silently made a wrong snapshot.
+/// Cause: there was no check. Fix: a spot check, whose cost the summary counts, and whose findings are
+/// warnings.
 #[test]
 fn a_list_that_leaves_out_a_change_is_found_out() {
     let house = House::plain();

@@ -8,7 +8,7 @@ use crate::{
 };
 use std::{fs::File, io::Write, os::unix::fs::FileExt, path::Path, process::Command};
 
-/// Backs up a pipe and then `image`, to which `change` happens when it is open and nothing of it was read.
+/// Backs up a pipe and then `image`; `change` runs when the image is open and still unread.
 fn backup_while(house: &House, image: &Path, change: impl FnOnce()) -> Run {
     let image = format!("sdb={}", image.display());
     let words = ["backup", "--vm", "web", "--disk", "sda=-", "--disk", &image];
@@ -20,11 +20,11 @@ fn backup_while(house: &House, image: &Path, change: impl FnOnce()) -> Run {
     backup.end()
 }
 
-/// Symptom: a sparse image that was cut while it was read was backed up with exit code 0, zeros for the rest,
-/// and `verify` agreed. One that grew or was exchanged was a snapshot too.
-/// Cause: the end of a file's data was taken for a hole up to the size the file once had, and nobody looked
-/// again.
-/// Fix: size and name are looked at where a hole reaches the end, and once more when all was read.
+/// Symptom: a sparse image that was truncated during the read was backed up with exit code 0 and zeros for
+/// the rest, and `verify` agreed. An image that grew or was replaced made a snapshot, too.
+/// Cause: the end of a file's data was taken for a hole up to the file's former size, without a further
+/// check.
+/// Fix: size and name are checked where a hole reaches the end, and again after the read.
 #[test]
 fn an_image_that_is_cut_grown_or_replaced_while_it_is_read_makes_no_snapshot() {
     let house = House::plain();
@@ -57,12 +57,12 @@ fn an_image_that_is_cut_grown_or_replaced_while_it_is_read_makes_no_snapshot() {
     house.check();
 }
 
-/// Symptom: a qcow2 image was backed up with exit code 0 and zeros for the rest when the raw image behind it,
-/// or a file of the chain, was cut while it was read, and with what nobody has any more when one was
-/// exchanged.
-/// Cause: QEMU reads zeros where a file ends, and only the image that was named was looked at, by the size in
-/// its header.
-/// Fix: size, name and times of every file of the chain are looked at before and after.
+/// Symptom: a qcow2 image was backed up with exit code 0 and zeros for the rest when its raw backing file, or
+/// a file of the chain, was truncated during the read. After an exchange of a file, the snapshot held content
+/// that no longer existed.
+/// Cause: QEMU reads zeros beyond the end of a file, and only the named image was checked, by the size in its
+/// header.
+/// Fix: size, name and times of every file of the chain are checked before and after.
 #[test]
 fn no_file_of_a_qcow2_chain_may_be_cut_grown_or_replaced_while_it_is_read() {
     if !have_qemu() {
@@ -122,8 +122,8 @@ fn no_file_of_a_qcow2_chain_may_be_cut_grown_or_replaced_while_it_is_read() {
     house.check();
 }
 
-/// Symptom: nothing was said of an image that was written while it was read.
-/// Cause: nobody looked. Fix: a change of the file's times is a warning, and so is a mounted device.
+/// Symptom: no message about an image that was written during the read.
+/// Cause: there was no check. Fix: a change of the file's times is a warning, and so is a mounted device.
 #[test]
 fn an_image_that_is_written_while_it_is_read_is_said() {
     let house = House::plain();
@@ -141,7 +141,7 @@ fn an_image_that_is_written_while_it_is_read_is_said() {
     assert_eq!(errors.count(), 1, "{run:?}");
 }
 
-/// As above. A device that was mounted for reading only changes nothing.
+/// As above. A device that was mounted read-only changes nothing.
 #[test]
 fn a_device_that_is_mounted_is_said() {
     let house = House::plain();

@@ -1,4 +1,4 @@
-//! The cluster of the README, as printed, and what goes wrong with one.
+//! The cluster of the README, as printed, and faults of a cluster.
 
 use crate::pages::{commands_of, run_as_printed, run_in_this_network};
 use copal_testkit::MariaDb;
@@ -14,15 +14,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Ports that are free now, one behind the other, and that no other test of this process gets; so are those
-/// 200 behind them, where monitors are answered.
+/// Consecutive free ports that no other test of this process gets, together with those 200 above, for
+/// monitoring.
 pub(crate) fn free_ports(count: u16) -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     const EACH: u16 = 8;
     assert!(count <= EACH);
     loop {
         let turn = NEXT.fetch_add(1, Ordering::Relaxed);
-        // Twelve clusters below a hundred, their monitors in the next hundred but one.
+        // Twelve clusters per hundred ports, their monitoring ports two hundred above.
         let place = ((std::process::id() % 360) as u16 + turn) % 360;
         let first = 20_000 + place / 12 * 400 + place % 12 * EACH;
         let is_free =
@@ -33,9 +33,8 @@ pub(crate) fn free_ports(count: u16) -> u16 {
     }
 }
 
-/// A search path on which `copal` is the binary under test, on any file system the tests run on. `serve`:
-/// further words for `copal serve`. `copal doctor` passes over the free space, which is that of the machine
-/// the tests run on.
+/// A search path on which `copal` is the binary under test, on any file system. `serve`: further arguments
+/// for `copal serve`. `copal doctor` ignores the free space, which is that of the test machine.
 pub(crate) fn named_copal(scratch: &Path, serve: &str) -> String {
     let bin = scratch.join("bin");
     std::fs::create_dir_all(&bin).unwrap();
@@ -91,7 +90,7 @@ fn the_cluster_of_the_readme_works_with_three_masters() {
     assert_is_restored(scratch.path(), &run);
 }
 
-/// The block of the README has restored what it backed up.
+/// The block of the README has restored the same data that it backed up.
 fn assert_is_restored(scratch: &Path, run: &Output) {
     let (here, stderr) = (scratch.join("here"), String::from_utf8_lossy(&run.stderr));
     assert_eq!(std::fs::read(here.join("disk.raw")).unwrap(), std::fs::read(here.join("out.raw")).unwrap());
@@ -111,12 +110,12 @@ impl Served {
         Served::with_servers(3, more)
     }
 
-    /// Three servers whose processes log what `filter` says, for [`Served::log`].
+    /// Three servers that log with this `filter`, for [`Served::log`].
     pub(crate) fn with_log(filter: &str) -> Served {
         Served::with(3, &[], Some(filter))
     }
 
-    /// What the processes have logged.
+    /// Logs of the processes.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.scratch.path().join("log")).unwrap()
     }
@@ -218,7 +217,7 @@ impl Served {
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
     }
 
-    /// What a command answers, as JSON.
+    /// The reply of a command, as JSON.
     pub(crate) fn told(&self, words: &[&str]) -> Value {
         let words: Vec<&str> = ["--json"].into_iter().chain(words.iter().copied()).collect();
         let said = self.good(&words);
@@ -234,7 +233,7 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // SIGTERM stops all of them; five seconds are enough.
+        // SIGTERM ends all of them; five seconds suffice.
         let pid = self.serve.id().to_string();
         let _ = Command::new("kill").arg(&pid).status();
         let end = Instant::now() + Duration::from_secs(20);
@@ -258,7 +257,7 @@ fn what_goes_wrong_gets_its_code_and_says_what_to_do() {
     assert!(cluster.bad(40, &["fs", "get", "mail", "none", "-"]).contains("copal fs ls"));
     assert!(cluster.bad(40, &["fs", "ls", "none"]).contains("copal fs mkdir none"));
     assert!(cluster.bad(41, &["fs", "rmdir", "mail"]).contains("not empty"));
-    // Quota: refused, and deletes go on.
+    // Quota: puts are refused, deletes still work.
     cluster.good(&["fs", "mkdir", "small", "--quota", "1K"]);
     let large = cluster.file("large", &[7; 900]);
     cluster.good(&["fs", "put", "small", "a", &large]);
@@ -277,7 +276,7 @@ fn what_goes_wrong_gets_its_code_and_says_what_to_do() {
     assert!(second.contains("data --dir") && second.contains("process"), "{second}");
     let master = cluster.scratch.path().join("c/master");
     cluster.bad(11, &["master", "--dir", master.to_str().unwrap()]);
-    // What only a store of this machine has.
+    // Options that only a store of this machine has.
     let pw = cluster.file("pw", b"secret\n");
     let repo = format!("copal://127.0.0.1:{}/vms", cluster.port);
     let on_repo = |more: &[&str]| {
@@ -309,7 +308,8 @@ fn with_too_few_members_nothing_appears_and_a_frozen_member_is_worked_around() {
     let cluster = Served::start(&[]);
     let one = cluster.file("one", b"one");
     cluster.good(&["fs", "mkdir", "mail"]);
-    // Frozen: it takes connections and answers nothing; after ten seconds it has failed, and the put goes on.
+    // A frozen server accepts connections and does not answer; after ten seconds it counts as failed, and the
+    // put continues.
     cluster.signal("data1", "-STOP");
     cluster.good(&["fs", "put", "mail", "m1", &one]);
     cluster.signal("data1", "-CONT");
@@ -318,8 +318,8 @@ fn with_too_few_members_nothing_appears_and_a_frozen_member_is_worked_around() {
     for name in ["data1", "data2"] {
         cluster.signal(name, "-KILL");
     }
-    // With one copy nothing is taken. The first may find a server just dying: then the outcome is unknown,
-    // and said to be.
+    // With one replica nothing is accepted. The first put may meet a dying server: then the outcome is
+    // unknown, and reported as such.
     let first = cluster.run(&["fs", "put", "mail", "m2", &one, "--deadline", "3s"]);
     assert!(matches!(first.status.code(), Some(42 | 43)), "{first:?}");
     let degraded = cluster.bad(42, &["fs", "put", "mail", "m3", &one, "--deadline", "3s"]);
@@ -342,9 +342,9 @@ fn with_too_few_members_nothing_appears_and_a_frozen_member_is_worked_around() {
     assert!(begun.elapsed() < Duration::from_secs(60), "it ends when it is told to");
 }
 
-/// Symptom: after a start with --dir alone a master gave servers up after 30 minutes and a data server took
-/// 96 MB, whatever they had been told before. Cause: these were not kept. Fix: they are, as all that a first
-/// start takes.
+/// Symptom: after a start with --dir alone, a master declared servers lost after 30 minutes and a data server
+/// took 96 MB, regardless of earlier options. Cause: these were not saved. Fix: they are saved, like all
+/// options of a first start.
 #[test]
 fn a_start_goes_by_what_the_last_one_was_told() {
     let cluster = Served::with_servers(3, &["--permanent-after", "3h", "--memory", "120M"]);
@@ -368,7 +368,7 @@ fn a_start_goes_by_what_the_last_one_was_told() {
     let mut master = again(&["master"], "master");
     let status = cluster.good(&["status", "--wait", "degraded"]);
     assert!(status.contains("in 180 min") || status.contains("in 179 min"), "{status}");
-    // It goes by what its directory says: that is too little for any process.
+    // It uses the setting in its directory, which is too little for any process.
     let home = dir("data2").join("server.json");
     let said = std::fs::read_to_string(&home).unwrap();
     let less = said.replace("\"memory_bytes\": 120000000", "\"memory_bytes\": 120000");
@@ -376,7 +376,7 @@ fn a_start_goes_by_what_the_last_one_was_told() {
     std::fs::write(&home, less).unwrap();
     let refused = cluster.bad(2, &["data", "--dir", dir("data2").to_str().unwrap()]);
     assert!(refused.contains("memory"), "{refused}");
-    // A start that is told something else is kept in its turn.
+    // A start with other options saves these.
     let mut data2 = again(&["data", "--memory", "110M"], "data2");
     assert!(std::fs::read_to_string(&home).unwrap().contains("110000000"));
     cluster.good(&["status", "--wait", "healthy"]);
@@ -386,9 +386,10 @@ fn a_start_goes_by_what_the_last_one_was_told() {
     }
 }
 
-/// Symptom: after a first start that could not make its store, the cluster listed the server as down, and the
-/// token was used up. A refused disk or too small a limit was enough, and so was an address that it could not
-/// listen at. Cause: the server joined first. Fix: it makes the store first, and sees that it can listen.
+/// Symptom: after a first start that could not create its store, the cluster listed the server as down, and
+/// the token was used up. A refused disk or too small a limit sufficed, and so did an address that it could
+/// not listen at. Cause: the server joined first. Fix: it creates the store first, and checks that it can
+/// listen.
 #[test]
 fn a_first_start_that_cannot_make_its_store_joins_nothing() {
     let cluster = Served::start(&[]);
@@ -399,7 +400,7 @@ fn a_first_start_that_cannot_make_its_store_joins_nothing() {
         command.args(["--limit", limit, "--join", token.trim(), "--dir"]).arg(&dir);
         command
     };
-    // Nor does one whose address is taken, or none.
+    // The same holds for a taken or invalid address.
     let held = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = held.local_addr().unwrap().to_string();
     for (limit, listen) in [("1MiB", "127.0.0.1:0"), ("128MiB", &taken), ("128MiB", "*:28101")] {
@@ -412,7 +413,7 @@ fn a_first_start_that_cannot_make_its_store_joins_nothing() {
         let refused = start("128MiB", "127.0.0.1:0").args(["--advertise", advertise]).output();
         assert_eq!(refused.unwrap().status.code(), Some(2), "{advertise}");
     }
-    // Its token is still good.
+    // Its token is still valid.
     let mut process = start("128MiB", "127.0.0.1:0").stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -422,7 +423,7 @@ fn a_first_start_that_cannot_make_its_store_joins_nothing() {
     process.wait().unwrap();
 }
 
-/// Symptom: the first start of a master whose database is away ended with words of the database library
+/// Symptom: the first start of a master without its database ended with an error of the database library
 /// alone.
 #[test]
 fn a_cluster_whose_database_is_away_is_not_made_and_says_what_to_do() {
@@ -447,7 +448,7 @@ fn a_cluster_whose_database_is_away_is_not_made_and_says_what_to_do() {
 }
 
 /// Symptom: a master in a directory whose name is not UTF-8 panicked once it was ready, and `copal serve
-/// --dev` made a directory of another name. Cause: paths went through text.
+/// --dev` created a directory of another name. Cause: paths were converted to text.
 #[test]
 fn directories_of_a_cluster_need_not_be_utf8() {
     let scratch = tempfile::tempdir().unwrap();
@@ -519,7 +520,7 @@ fn garbage_and_silence_are_closed_and_nobody_else_notices() {
     let mut garbage = TcpStream::connect(&address).unwrap();
     garbage.write_all(&[0xFF; 70_000]).unwrap_or(());
     let mut rest = Vec::new();
-    // Closed by the server, perhaps with an alert.
+    // The server closes the connection, perhaps with an alert.
     let _ = garbage.read_to_end(&mut rest);
     cluster.good(&["fs", "mkdir", "mail"]);
     silent.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -547,7 +548,7 @@ fn an_emptied_directory_is_no_server_and_an_older_copy_is_not_let_in() {
         process
     };
     cluster.signal("data2", "-KILL");
-    // Two boots more than the copy knows of.
+    // Two boots more than in the copy.
     for _ in 0..2 {
         let process = again(&dir);
         cluster.good(&["status", "--wait", "healthy"]);
@@ -566,8 +567,8 @@ fn an_emptied_directory_is_no_server_and_an_older_copy_is_not_let_in() {
     assert!(emptied.contains("copal node lost"), "{emptied}");
 }
 
-/// Symptom: a `fs get` that failed half way left a file that looked like the whole. Cause: it was written in
-/// place, and left there. Fix: a part of a file is taken away again.
+/// Symptom: a `fs get` that failed half way left a file that looked complete. Cause: it was written in place,
+/// and left there. Fix: an incomplete file is removed.
 #[test]
 fn a_get_that_fails_half_way_leaves_no_part() {
     let cluster = Served::start(&[]);

@@ -1,4 +1,4 @@
-//! Doors of a repository in a cluster, one of whose servers dies.
+//! Exports of a repository in a cluster, one of whose servers dies.
 
 use crate::{
     cluster::Served,
@@ -15,10 +15,10 @@ use std::{
 };
 
 const BYTES: usize = 24 << 20;
-/// Enough of a disk to know that a door has been read before the server died.
+/// Enough of a disk to know that an export was read before the server died.
 const HEAD_BYTES: usize = 1 << 20;
 
-/// A door of the cluster's repository that is open.
+/// An open export of the cluster's repository.
 fn door(cluster: &Served, common: &[&str], words: &[&str]) -> Running {
     let mut command = cluster.command(&["--json"]);
     command.args(words).args(common);

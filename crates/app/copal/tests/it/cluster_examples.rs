@@ -1,6 +1,6 @@
 //! The examples of every `--help` of the cluster, run as printed against one.
 //!
-//! Only places and addresses are moved. What serves until it is told to end is told so once it is ready.
+//! Only places and addresses are replaced. Commands that serve are ended once they are ready.
 
 use crate::{
     cluster::{Served, free_ports, named_copal},
@@ -15,17 +15,17 @@ use std::{
     time::Duration,
 };
 
-/// Commands that serve until they are told to end.
+/// Commands that serve until they are ended.
 const SERVING: [&str; 3] = ["copal master", "copal data", "copal serve"];
-/// The last example, since the server is gone then.
+/// The last example, since it removes the server.
 const LOSING: &str = "copal node lost";
-/// Data servers that the cluster has beside those of examples.
+/// Data servers of the cluster, beside those of examples.
 const SERVERS: u16 = 4;
 
 struct Scene {
     cluster: Served,
     root: String,
-    /// Where a password lies.
+    /// Holds a password file.
     password: House,
 }
 
@@ -39,7 +39,7 @@ impl Scene {
         Scene { cluster, root, password }
     }
 
-    /// The volume `mail` with the file `m1`, as the examples take them for granted, and nothing else of their
+    /// Creates the volume `mail` with the file `m1`, which the examples expect, and removes others of their
     /// names.
     fn prepare(&self, line: &str) {
         for volume in ["mail/archive", "letters", "mail"] {
@@ -57,15 +57,15 @@ impl Scene {
         }
     }
 
-    /// What a user would have typed here.
+    /// The command that a user would have typed here.
     fn real(&self, line: &str) -> String {
         let line = line.replace("/srv/copal/", &format!("{}/srv/", self.root));
         let line = line.replace("/tmp/c", &format!("{}/other", self.root));
         let line = line.replace("--dir D ", &format!("--dir {}/srv/d ", self.root));
         let line = line.replace("127.0.0.1:7400/", &format!("127.0.0.1:{}/", self.cluster.port));
-        // The first four servers are there.
+        // The first four servers exist.
         let line = line.replace("--name data1", "--name data9").replace("--name data4", "--name data8");
-        // That one has joined, and holds nothing.
+        // This server has joined, and holds no group.
         let mut line = line
             .replace("node rm data2", "node rm data9")
             .replace("serve --dev", &format!("serve --dev --port {}", free_ports(5)));
@@ -94,7 +94,7 @@ impl Scene {
         bash
     }
 
-    /// Starts a server, ends it once it says that it is ready, and waits until the cluster counts it as down.
+    /// Starts a server, ends it once it is ready, and waits until the cluster counts it as down.
     ///
     /// Symptom: now and then a plan to rebalance could not be applied. Cause: it was made while the data
     /// server of an earlier example still counted as up. Fix: wait.
@@ -151,9 +151,9 @@ fn every_example_of_the_cluster_works_as_printed() {
             scene.prepare(&line);
         }
         let output = scene.bash(&scene.real(&line)).output().unwrap();
-        // A server that was started by an example above is away again, which is to be found.
+        // A server that an example above has started is down again, which is a finding.
         let finds = line.contains("copal doctor") && output.status.code() == Some(20);
-        // Nothing is to be accepted where all is whole.
+        // Nothing can be accepted where all replicas are in sync.
         let is_whole = line.contains("force-accept") && output.status.code() == Some(21);
         assert!(output.status.success() || finds || is_whole, "{line}: {output:?}");
     }

@@ -1,5 +1,5 @@
-//! What a fleet stands beside: the other schemes of backup and the other methods of deletion keep and free
-//! the same, and cost what they are said to.
+//! Schemes and methods for comparison: the other schemes of backup and the other methods of deletion keep and
+//! free the same data, at their documented cost.
 
 use crate::{
     disks::MIB,
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::{ffi::OsStr, os::unix::fs::FileExt, process::Command};
 
 const VMS: u64 = 6;
-/// What is stored of a change that is smaller, where nothing of its segment is looked for.
+/// Stored bytes of a smaller change, if no chunk of its segment is looked up.
 const SEGMENT: u64 = 2 * MIB;
 
 fn fleet() -> House {
@@ -21,13 +21,13 @@ fn fleet() -> House {
     house
 }
 
-/// Backs up all VMs as they are on a day, by three hosts in one process.
+/// Backs up all VMs in their state of a day, by three hosts in one process.
 fn job(house: &House, day: u64, scheme: &str) -> Value {
     write_set(&house.path(""), day);
     run(house, scheme)
 }
 
-/// Backs up all VMs as their images are.
+/// Backs up all VMs in the state of their images.
 fn run(house: &House, scheme: &str) -> Value {
     let plans = HOSTS.map(|host| house.word(&format!("{host}.json"))).join(",");
     let state = house.word("state");
@@ -56,7 +56,7 @@ fn each_scheme_of_backup_keeps_the_same_and_the_product_stores_least() {
     for scheme in ["dirty-bit", "synchronous", "collaborative"] {
         let house = fleet();
         let (first, second) = (job(&house, 0, scheme), job(&house, 1, scheme));
-        // A stage has one VM of each host, and is a job of its own.
+        // A stage has one VM of each host, and is a separate job.
         assert_eq!(first["rounds"] == 2, scheme == "synchronous", "{first}");
         for vm in 1..=VMS {
             for day in [0, 1] {
@@ -78,8 +78,8 @@ fn each_scheme_of_backup_keeps_the_same_and_the_product_stores_least() {
     assert!(collaborative.1 < VMS * SEGMENT / 4, "{both_days:?}");
 }
 
-/// A disk of three GiB is taken in three parts, each in a round of its own: the next one is read when one is
-/// stored, so two that were asked about together would wait for each other until their time is over.
+/// A disk of three GiB is backed up in three parts, each in its own round, since a part is read when the
+/// previous one is stored. Two parts in one round would wait for each other until their time is over.
 #[test]
 fn a_disk_in_parts_waits_for_no_part_of_its_own() {
     const FAR: u64 = 2500 * MIB;
@@ -93,7 +93,7 @@ fn a_disk_in_parts_waits_for_no_part_of_its_own() {
         disk.write_all_at(&far, FAR).unwrap();
         let job = run(&house, scheme);
         assert_eq!(job["unresolved"], 0, "{scheme}: {job}");
-        // Whoever has a small disk ends the rounds of the large one, too; the second stage has one.
+        // A host with a small disk also ends the rounds of the large one; the second stage has one.
         let rounds = if scheme == "synchronous" { 4 } else { 3 };
         assert_eq!(job["rounds"], rounds, "{scheme}: {job}");
         let target = house.path("restored.raw");
@@ -119,7 +119,7 @@ fn each_method_of_deletion_frees_the_same_where_it_is_exact() {
     for day in 0..3 {
         job(&house, day, "collaborative");
     }
-    // Of half of the VMs the snapshot in the middle goes.
+    // For half of the VMs the middle snapshot is deleted.
     for vm in 1..=VMS / 2 {
         let told = house.summary(["snapshots", "--vm", &format!("vm{vm}")]);
         house.good(["forget", told["snapshots"][1]["id"].as_str().unwrap()]);
@@ -132,8 +132,8 @@ fn each_method_of_deletion_frees_the_same_where_it_is_exact() {
         copy(&before, &repository);
         let told = house.summary(["delete", "--method", method]);
         assert_eq!(told["method"], method, "{told}");
-        // Symptom: by a walk the counts were 0. Cause: only vectors counted. Fix: each method says what it
-        // judged.
+        // Symptom: with a walk the counts were 0. Cause: only vectors counted. Fix: each method reports the
+        // frames it judged.
         assert!(count(&told, "dead") > 0, "{told}");
         assert_eq!(count(&told, "candidates"), count(&told, "dead") + count(&told, "kept"), "{told}");
         assert!(
@@ -157,7 +157,7 @@ fn each_method_of_deletion_frees_the_same_where_it_is_exact() {
     assert!(sweep.0 == grouped.0 && grouped.0 == local.0, "{freed:?}");
     let kept = |left: &[(u64, u64)]| left.iter().map(|(all, dead)| all - dead).sum::<u64>();
     assert!(kept(&summary.0) >= kept(&local.0), "{freed:?}");
-    // What vectors leave is one in a thousand.
+    // Vectors miss one frame in a thousand.
     assert!(kept(&summary.0) <= kept(&local.0) + 300_000, "{freed:?}");
     // All VMs for each, then three for each, then one.
     assert!(sweep.1 > grouped.1 && grouped.1 > local.1, "{freed:?}");
@@ -183,7 +183,7 @@ fn a_comparator_where_there_is_nothing_to_compare_is_refused() {
     write_set(&fleet.path(""), 0);
     // Symptom: `job run --wait` on a directory waited for ever. Cause: it waited for the store, which its
     // agents have open.
-    // Fix: the agents of a directory run its jobs; the command says how.
+    // Fix: the agents of a directory run its jobs; the error says so.
     for words in [&["job", "run"][..], &["job", "run", "--wait"], &["job", "run", "--all", "--wait"]] {
         let refused = fleet.run(words);
         assert_eq!(refused.code, Some(2), "{refused:?}");
@@ -200,7 +200,7 @@ fn a_comparator_where_there_is_nothing_to_compare_is_refused() {
 
 /// Symptom: `agent ls`, `job status` and `pds status` waited for the store, or failed, while the agents of a
 /// directory ran.
-/// Cause: those have it open, and nobody else can open it.
+/// Cause: the agents have the store open, so no other process can open it.
 /// Fix: their process answers over a socket beside the store.
 #[test]
 fn agents_of_a_directory_answer_while_they_have_it_open() {
@@ -225,7 +225,7 @@ fn agents_of_a_directory_answer_while_they_have_it_open() {
     agents.signal(rustix::process::Signal::TERM);
     assert_eq!(agents.end().code, Some(0));
 
-    // The agents that are not there are named, and that ends when one is retired.
+    // Missing agents are named until they are removed.
     let plan = house.word("h1.json");
     let once = ["agent", "--name", "h1", "--plan", &plan, "--state", &state, "--once"];
     let alone = house.run(["--json"].iter().chain(&once));

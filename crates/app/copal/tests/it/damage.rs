@@ -1,14 +1,14 @@
-//! One flipped bit anywhere in the store file: repaired, reported, or in space that holds nothing. Never a
-//! wrong restore, never a panic.
+//! One flipped bit anywhere in the store file is repaired, reported, or in unused space. A restore is never
+//! wrong, and no command panics.
 //!
-//! `copal check --coverage` lists the file's bytes in ranges: each stands under one checksum, or holds
-//! nothing. Shown here: the list leaves no byte out; a bit flipped under any of the sums is reported; bits
-//! flipped in space that holds nothing change nothing. One byte per sum is enough for all of them: a CRC32C
-//! differs for every change within 32 bits, so whichever byte of a range is hit, its sum says so; the 128-bit
-//! hashes of checkpoint and published objects miss one change in 2^128. Every byte of a small store is tried
-//! by `crates/backup/copal-backup/tests/it/bit_flips.rs`, below the command.
+//! `copal check --coverage` lists the file's bytes in ranges: each has one checksum, or holds no data. The
+//! tests show that the list leaves no byte out, that a bit flipped under any of the sums is reported, and
+//! that bits flipped in unused space change nothing. One byte per sum suffices: a CRC32C differs for every
+//! change within 32 bits, so its sum detects any changed byte of the range. The 128-bit hashes of checkpoint
+//! and published objects miss one change in 2^128. Every byte of a small store is tried by
+//! `crates/backup/copal-backup/tests/it/bit_flips.rs`, below the command.
 //!
-//! `COPAL_FLIP_STRIDE=n` tries every n-th byte of every range that is under a sum instead (1: all; hours).
+//! `COPAL_FLIP_STRIDE=n` instead tries every n-th byte of every range with a sum (1: all; hours).
 
 use crate::{
     disks::{Disk, MIB, Random, assert_restored},
@@ -26,7 +26,7 @@ use std::{
     process::Command,
 };
 
-/// One range of the store file as the check lists it.
+/// One range of the store file in the list of the check.
 #[derive(Clone, Debug)]
 struct Listed {
     range: Range<u64>,
@@ -34,7 +34,7 @@ struct Listed {
     what: String,
 }
 
-/// A repository, its store file, and what its snapshots restore to.
+/// A repository, its store file, and the correct content of its snapshots.
 struct Subject {
     house: House,
     file: File,
@@ -43,7 +43,7 @@ struct Subject {
     random: Random,
 }
 
-/// What became of a flip.
+/// Effect of a flip.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fate {
     Reported,
@@ -62,14 +62,14 @@ impl Subject {
         Run::of(self.quiet(words).output().unwrap())
     }
 
-    /// Without the libraries' own words about the damage, which are errors and warnings.
+    /// Runs a command without the libraries' own errors and warnings about the damage.
     fn quiet<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>) -> Command {
         let mut command = self.house.command(words);
         command.env("COPAL_LOG", "off");
         command
     }
 
-    /// The list, which leaves no byte of the file out and no byte both ways.
+    /// The list, in which each byte of the file occurs exactly once.
     fn listed(&self) -> Vec<Listed> {
         let run = self.check(&["--coverage"]);
         assert_eq!(run.code, Some(0), "{run:?}");
@@ -96,7 +96,7 @@ impl Subject {
         listed
     }
 
-    /// Flips one bit, checks, restores everything, puts the bit back. A wrong restore or a panic fails the
+    /// Flips one bit, checks, restores everything, and restores the bit. A wrong restore or a panic fails the
     /// test.
     fn flip(&mut self, at: u64) -> Fate {
         let original = self.pristine[at as usize];
@@ -129,7 +129,7 @@ impl Subject {
         if check.code == Some(0) { Fate::Unnoticed } else { Fate::Reported }
     }
 
-    /// Where to flip in a range under a sum: one byte, or every n-th.
+    /// Places to flip in a range with a sum: one byte, or every n-th.
     fn places(&mut self, range: &Range<u64>) -> Vec<u64> {
         let stride = std::env::var("COPAL_FLIP_STRIDE").ok();
         match stride.and_then(|text| text.parse().ok()) {
@@ -138,7 +138,7 @@ impl Subject {
         }
     }
 
-    /// Nothing but the flips themselves changed the file.
+    /// Checks that only the flips changed the file.
     fn end(self) {
         assert!(std::fs::read(self.house.store()).unwrap() == self.pristine, "a reader changed the store");
     }
@@ -186,9 +186,9 @@ fn each_sum_of_a_repository_reports_a_flipped_bit_and_free_space_ignores_it() {
     subject.end();
 }
 
-/// Behind a kill the last writes may have no record behind them that says they were acknowledged: their rot
-/// looks like the kill. What a snapshot that was there before consists of is reported all the same, and so is
-/// what no kill cuts short. How much the last writes are depends on the moment; `flips.rs` holds one moment
+/// After a kill, the last writes may have no later record that shows they were acknowledged: their damage
+/// looks like the kill. Damage of an earlier snapshot is reported nevertheless, and so is damage of parts
+/// that no kill truncates. The extent of the last writes depends on the moment; `bit_flips.rs` tests one moment
 /// to its last record and frames.
 #[test]
 fn each_sum_of_a_killed_repository_is_reported_or_takes_nothing_away() {
@@ -219,10 +219,11 @@ fn each_sum_of_a_killed_repository_is_reported_or_takes_nothing_away() {
     subject.end();
 }
 
-/// Symptom: with the engine's manifest or log damaged every command said "object 1 is damaged at bytes 0 to
-/// 4096" (of a log, "bytes 17 to 18", which were frames), and no more: not what the object is, nor that
-/// `copal kv repair` cannot help, as it opens the store first. Cause: the object layer's error was passed on
-/// as it was. Fix: the engine names manifest and log when it opens, and the command says what to do.
+/// Symptom: with a damaged manifest or log of the engine, every command reported only "object 1 is damaged at
+/// bytes 0 to 4096" (for a log, "bytes 17 to 18", which were frames). It did not name the object, nor say
+/// that `copal kv repair` cannot help, as it opens the store first. Cause: the object layer's error was
+/// passed on unchanged. Fix: the engine names manifest and log when it opens, and the command gives the
+/// remedy.
 #[test]
 fn a_damaged_manifest_or_log_is_named_with_what_to_do_and_nothing_is_lost() {
     let (house, truth) = lived_in();
@@ -267,7 +268,7 @@ fn a_damaged_manifest_or_log_is_named_with_what_to_do_and_nothing_is_lost() {
             subject.file.write_all_at(&[subject.pristine[at as usize]], at).unwrap();
         }
     }
-    // Opening for writing leaves a note of it in the journal; all else is as it was.
+    // An opening for writing leaves a record in the journal; the rest is unchanged.
     subject.house.check();
     for (snapshot, bytes) in &subject.truth {
         assert_restored(&subject.house.restore(snapshot, snapshot), bytes);

@@ -1,4 +1,4 @@
-//! Disks to back up: seeded, sparse, mutated in place with a record of what changed.
+//! Disks to back up: seeded, sparse, and changed in place with a list of the changes.
 
 pub(crate) use copal_testkit::Random;
 use std::{
@@ -76,7 +76,7 @@ impl Disk {
     }
 }
 
-/// Both files hold these bytes, and the restored one is about as sparse as its holes allow.
+/// Checks that both files hold these bytes, and that the restored one is about as sparse as its holes allow.
 pub(crate) fn assert_restored(path: &Path, bytes: &[u8]) {
     let mut file = File::open(path).unwrap();
     assert_eq!(file.metadata().unwrap().len(), bytes.len() as u64);

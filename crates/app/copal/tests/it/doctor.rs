@@ -1,10 +1,10 @@
-//! `copal doctor`, `copal meta`, and the number that an operation has in all logs.
+//! `copal doctor`, `copal meta`, and the trace id of an operation in all logs.
 
 use crate::cluster::Served;
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 
-/// The checks of one name.
+/// The findings of one check.
 fn found(said: &str, name: &str, state: &str) -> usize {
     let lines = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     lines.filter(|line| line["check"] == name && line["state"] == state).count()
@@ -26,7 +26,7 @@ fn a_healthy_cluster_has_nothing_bad_and_what_is_wrong_is_named() {
     ] {
         assert_eq!(found(&said, name, "good"), count, "{name}: {said}");
     }
-    // A directory of a server that runs; the disk below may be of any kind here.
+    // A directory of a running server; the disk below may be of any kind here.
     let run = cluster.run(&["--json", "doctor", "--dir", "c/data1"]);
     let said = String::from_utf8(run.stdout).unwrap();
     assert_eq!(found(&said, "lock", "good"), 1, "{said}");
@@ -81,9 +81,9 @@ fn an_operation_has_one_number_in_the_logs_of_client_and_servers() {
         let of = log.lines().filter(|line| line.contains(&format!("trace={trace}")));
         of.filter(|line| line.contains(&format!("method=\"{method}\""))).count()
     };
-    // All three members were sent the file as part of one operation.
+    // All three replicas received the file as part of one operation.
     assert!(traces.iter().any(|trace| calls(trace, "Put") == 3), "{said}\n{log}");
-    // The name is taken: the members' refusals are logged, too, and the client says where to look.
+    // The name is taken: the replicas' refusals are logged, too, and the client names the trace.
     let mut gone = cluster.command(&["--json", "fs", "put", "mail", "m1", "/etc/hostname"]);
     let run = gone.output().unwrap();
     let said = String::from_utf8_lossy(&run.stdout).into_owned();
@@ -94,11 +94,11 @@ fn an_operation_has_one_number_in_the_logs_of_client_and_servers() {
     assert!(!log.contains("PRIVATE KEY"), "a key in the log");
 }
 
-/// Symptom: none yet; a server that was away when the copy was made, or after it, could come back as whole by
-/// what the copy says.
-/// Cause: what members miss after a copy stands in no copy. Fix: nobody leads by a copy, or by tables that
-/// are older than what data servers have heard of, unless that is said; then who does not answer, or was
-/// whole earlier than others, takes everything over.
+/// Symptom: none yet; a server that was down when the copy was made, or later, could return as in sync by the
+/// state in the copy.
+/// Cause: a copy does not contain the operations that replicas missed later. Fix: a master leads with a copy,
+/// or with tables older than the state of data servers, only with an explicit option. Then a server that does
+/// not answer, or was in sync at an earlier epoch than others, copies everything.
 #[test]
 fn who_was_away_when_a_master_was_lost_takes_over_what_it_missed() {
     let cluster = Served::start(&[]);
@@ -108,7 +108,7 @@ fn who_was_away_when_a_master_was_lost_takes_over_what_it_missed() {
     cluster.good(&["status", "--wait", "degraded"]);
     cluster.good(&["fs", "put", "mail", "missed", "/etc/hostname"]);
     cluster.signal("master", "-KILL");
-    // A copy that was put in its place by hand, and nothing said of it.
+    // A copy that was put in place manually, without the option.
     for end in ["-wal", "-shm"] {
         let _ = std::fs::remove_file(cluster.scratch.path().join(format!("c/master/master.db{end}")));
     }

@@ -1,5 +1,5 @@
-//! Doors, with the programs they are for: `copal nbd` and `copal mount` read by nbdinfo, nbdcopy, QEMU's
-//! tools, the kernel; and restores into servers of nbdkit, which fail as they are told.
+//! Exports, with the programs they are for: `copal nbd` and `copal mount` read by nbdinfo, nbdcopy, QEMU's
+//! tools and the kernel; and restores into servers of nbdkit with injected failures.
 
 use crate::{
     disks::{Disk, MIB, Random, assert_restored},
@@ -21,8 +21,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Whether a file system can be mounted by this process; where not, a loud skip, or a failure where the suite
-/// must be complete.
+/// Whether this process can mount a file system; otherwise the test is skipped with a message, or fails if
+/// the suite must be complete.
 #[expect(clippy::print_stderr, reason = "a skipped test has to say so")]
 pub(crate) fn have_fuse() -> bool {
     let helped = Command::new("fusermount3").arg("--version").output().is_ok();
@@ -50,7 +50,7 @@ fn text(program: &str, args: &[&str]) -> String {
     String::from_utf8(tool(program, args)).unwrap()
 }
 
-/// A door under way, and the address of its first export.
+/// A running export, and the address of its first disk.
 fn door(house: &House, words: &[&str]) -> (Running, String) {
     let mut door = Running::start(house, words);
     let ready = door.wait_for("ready");
@@ -108,7 +108,7 @@ fn the_tools_of_nbd_read_a_served_snapshot() {
 
     let zeroes = disk.bytes.chunks(4096).filter(|block| block.iter().all(|b| *b == 0)).count() as u64 * 4096;
     assert_eq!(bytes_of_map(&uri, "base:allocation", 3), zeroes);
-    // What differs is told, and the rest is equal.
+    // Differences are marked, and the rest is equal.
     let context = format!("copal:diff:{}", &first[..8]);
     let map: Value =
         serde_json::from_slice(&tool("nbdinfo", &["--json", &format!("--map={context}"), &uri])).unwrap();
@@ -123,7 +123,7 @@ fn the_tools_of_nbd_read_a_served_snapshot() {
     }
     assert!(told > 0 && told < 4 << 20, "{told}");
 
-    // A backup runs beside a door that rests.
+    // A backup runs beside an idle export.
     let third = id(&house.backup("web", Path::new(&image)));
     assert_eq!(house.snapshots().last(), Some(&third));
     tool("qemu-img", &["compare", "-f", "raw", "-F", "raw", &uri, &image]);
@@ -170,7 +170,7 @@ fn an_overlay_takes_writes_and_has_them_next_time() {
     let want = house.word("want.raw");
     tool("qemu-img", &["compare", "-f", "raw", "-F", "raw", &uri, &want]);
     end(served);
-    // The snapshot is as it was.
+    // The snapshot is unchanged.
     assert_restored(&house.restore("latest", "out"), &disk.bytes);
 }
 
@@ -242,7 +242,7 @@ fn a_served_snapshot_is_kept_until_force_closes_its_door() {
         let sentence = run.sentence();
         assert!(sentence.contains("copal nbd") && sentence.contains("--force"), "{sentence}");
     }
-    // Others go, and retention passes it over.
+    // Other snapshots are forgotten, and retention skips this one.
     house.good(["delete", &second]);
     let kept = house.summary(["forget", "--keep-last", "1"]);
     assert_eq!(kept["forgotten"], 0, "{kept}");
@@ -253,14 +253,14 @@ fn a_served_snapshot_is_kept_until_force_closes_its_door() {
     assert_eq!(served.end().code, Some(1));
     assert_eq!(house.snapshots(), std::slice::from_ref(&third));
     assert!(!Path::new(&socket).exists());
-    // A door that was killed holds nothing.
+    // A killed export protects nothing.
     let (served, _) = door(&house, &["nbd", &third, "--socket", &socket]);
     served.signal(Signal::KILL);
     served.end();
     house.good(["forget", &third]);
 }
 
-/// The store's lock, as a long restore or a backup has it.
+/// Takes the store's lock, like a long restore or a backup.
 fn lock_store(house: &House, is_shared: bool) -> File {
     let file = File::open(house.store()).unwrap();
     match is_shared {
@@ -270,11 +270,11 @@ fn lock_store(house: &House, is_shared: bool) -> File {
     file
 }
 
-/// Symptom: a door began to serve a snapshot while `forget` waited for the store; the snapshot was forgotten,
-/// its space freed, and each read of the door failed.
-/// Cause: `forget` looked for doors before it waited for the store, and not again.
-/// Fix: it looks again once it has the store. Siblings: `delete`, `prune` with a policy, `vm rm`, which never
-/// looked.
+/// Symptom: an export began to serve a snapshot while `forget` waited for the store; the snapshot was
+/// forgotten, its space freed, and each read of the export failed.
+/// Cause: `forget` looked for exports before it waited for the store, and not again.
+/// Fix: it looks again once it has the store. The same for `delete`, `prune` with a policy, and `vm rm`,
+/// which never looked.
 #[test]
 fn a_snapshot_is_kept_whose_door_opens_while_forget_waits() {
     let house = House::fleet();
@@ -297,13 +297,13 @@ fn a_snapshot_is_kept_whose_door_opens_while_forget_waits() {
         let (served, _) = door(&house, &["nbd", &first, "--socket", &socket]);
         drop(reader);
         let run = waiting.end();
-        // Retention passes over what is in use, names are refused.
+        // Retention skips snapshots in use; forgetting them by name is refused.
         let code = if change[0] == "prune" { 0 } else { 21 };
         assert_eq!(run.code, Some(code), "{change:?}: {run:?}");
         assert_eq!(house.snapshots(), [first.clone(), second.clone()], "{change:?}");
         end(served);
     }
-    // With --force the door that came meanwhile is closed, too.
+    // With --force the export that began meanwhile is closed, too.
     let reader = lock_store(&house, true);
     let mut waiting = Running::start(&house, ["delete", &first, "--force", "--wait", "10m"]);
     waiting.wait_for("verbose");
@@ -317,8 +317,9 @@ fn a_snapshot_is_kept_whose_door_opens_while_forget_waits() {
     assert_eq!(house.snapshots(), [second]);
 }
 
-/// Symptom: the chunks of a snapshot could be freed while a door showed it that had begun when it was being
-/// forgotten, and no test noticed. Fix: this; nothing is freed until the door ends, or with --force.
+/// Symptom: the chunks of a snapshot could be freed while an export showed it that had begun when it was
+/// being forgotten, and no test noticed. Fix: this test; nothing is freed until the export ends, or with
+/// --force.
 #[test]
 fn nothing_is_freed_while_a_door_shows_what_is_forgotten() {
     let house = House::fleet();
@@ -329,7 +330,7 @@ fn nothing_is_freed_while_a_door_shows_what_is_forgotten() {
         disk.mutate(5);
     }
     assert_eq!(house.run(["forget", &snapshots[0]]).code, Some(0));
-    // As the pin of a door whose process lives, on this or another host: its file is locked.
+    // Like the pin of an export whose process lives, on this or another host: its file is locked.
     let doors = house.repository().join("doors");
     std::fs::create_dir_all(&doors).unwrap();
     let pin = File::create(doors.join("0123.pin")).unwrap();
@@ -348,7 +349,7 @@ fn nothing_is_freed_while_a_door_shows_what_is_forgotten() {
     }
 }
 
-/// A client of NBD that has chosen the only disk; the server's greeting is the first that it takes.
+/// A client of NBD that has chosen the only disk; the server's greeting is the first message that it reads.
 fn raw_client(house: &House, socket: &str) -> UnixStream {
     let mut stream = UnixStream::connect(house.path(socket)).unwrap();
     stream.read_exact(&mut [0; 18]).unwrap();
@@ -358,18 +359,18 @@ fn raw_client(house: &House, socket: &str) -> UnixStream {
     stream
 }
 
-/// Symptom: while a backup wrote, one read of a door kept new clients from being greeted, and SIGTERM from
-/// ending the door, for up to ten minutes.
-/// Cause: the read waited for the store with the lock that the accept loop took as well. Fix: no lock is held
-/// while the store is waited for, and what may wait for it is done by a thread of its own; the end of a door
-/// ends the wait.
+/// Symptom: while a backup wrote, one read of an export kept new clients from being greeted, and SIGTERM from
+/// ending the export, for up to ten minutes.
+/// Cause: the read waited for the store with a lock that the accept loop took as well. Fix: no lock is held
+/// during a wait for the store, and a separate thread does the work that may wait for it; the end of an
+/// export ends the wait.
 #[test]
 fn a_read_that_waits_for_the_store_stops_neither_new_clients_nor_the_end() {
     let house = House::plain();
     let disk = Disk::create(&house.path("disk.raw"), 4 * MIB, 312);
     let snapshot = id(&house.backup("web", &house.path("disk.raw")));
     let (served, _) = door(&house, &["nbd", &snapshot, "--socket", &house.word("s")]);
-    // Waits until the door rests.
+    // Waits until the export is idle.
     let writer = lock_store(&house, false);
     let mut reading = raw_client(&house, "s");
     let mut request = [0; 28];
@@ -378,7 +379,7 @@ fn a_read_that_waits_for_the_store_stops_neither_new_clients_nor_the_end() {
     reading.write_all(&request).unwrap();
     let mut others: Vec<UnixStream> = (0..3).map(|_| raw_client(&house, "s")).collect();
     drop(writer);
-    // All are answered once the writer has gone.
+    // All are answered once the writer has ended.
     let mut reply = vec![0; 16 + 4096];
     reading.read_exact(&mut reply).unwrap();
     assert!(reply[16..] == disk.bytes[..4096]);
@@ -488,7 +489,7 @@ fn servers_that_refuse_fail_or_die_end_a_restore_with_a_sentence() {
     }
     // One dies in the middle: it never answers a write behind its first 4 MiB, and is killed then. Symptom:
     // red under load. Cause: the server was only slow, and had the whole disk before the test killed it. Fix:
-    // this one.
+    // this server.
     let asked = house.path("asked");
     let pwrite = format!(
         "pwrite=cat > /dev/null; [ $4 -lt 4194304 ] || {{ touch '{0}'; while [ -e '{0}' ]; do sleep .1; done; }}",
@@ -496,7 +497,7 @@ fn servers_that_refuse_fail_or_die_end_a_restore_with_a_sentence() {
     );
     let words = ["eval", "get_size=echo 12M", "pread=head --bytes=$3 /dev/zero", "flush=exit 0", &pwrite];
     let mut server = Server::start(&house, &words);
-    // The server does not report that it holds zeros, so it has to be overwritten.
+    // The server does not report that it holds zeros, so --force is needed.
     let restore = Running::start(&house, ["restore", "latest", "--force", "--target", &server.uri]);
     let end = Instant::now() + Duration::from_secs(60);
     while !asked.exists() {
@@ -516,7 +517,7 @@ fn snapshots_are_files_of_a_mount() {
         return;
     }
     let house = House::plain();
-    // A disk with a file system, which is whole in the middle of its life.
+    // A disk with a file system that is consistent in the middle of its life.
     let image = house.path("disk.raw");
     File::create(&image).unwrap().set_len(16 * MIB).unwrap();
     std::fs::create_dir(house.path("files")).unwrap();
@@ -544,7 +545,7 @@ fn snapshots_are_files_of_a_mount() {
         tool("debugfs", &["-R", "cat /hello", file]) == std::fs::read(house.path("files/hello")).unwrap()
     );
 
-    // The kernel mounts it, and finds what the machine had.
+    // The kernel mounts it, and finds the files of the machine.
     if let Some(device) = LoopDevice::attach_read_only(Path::new(file)) {
         let path = device.path.to_str().unwrap();
         tool("e2fsck", &["-fn", path]);
@@ -577,8 +578,8 @@ fn snapshots_are_files_of_a_mount() {
     assert!(refused.sentence().contains("is not empty"), "{refused:?}");
 }
 
-/// Symptom: `copal mount` on what a killed one had left blamed /dev/fuse. Fix: it says what that is and how
-/// it goes.
+/// Symptom: `copal mount` on the mount of a killed process blamed /dev/fuse. Fix: the error names the old
+/// mount and how to remove it.
 #[test]
 fn what_a_killed_mount_leaves_is_named() {
     if !have_fuse() {

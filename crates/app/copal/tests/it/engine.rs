@@ -1,4 +1,4 @@
-//! `copal kv`: the engine below a repository and stores of its own, looked into, damaged and repaired.
+//! `copal kv`: the engine below a repository and separate stores, inspected, damaged and repaired.
 
 use crate::{
     disks::{Disk, MIB},
@@ -20,12 +20,12 @@ fn key(i: u64) -> String {
     format!("key {i:06}")
 }
 
-/// Text that stands in the file once per copy of the entry.
+/// A text that occurs in the file once per copy of the entry.
 pub(crate) fn value(i: u64) -> String {
     format!("value of {i:06}, long enough to be found: {}", "x".repeat(60))
 }
 
-/// A store of the engine in a file of its own: everything in one run at the bottom, cleanly closed.
+/// A store of the engine in its own file: one run at the bottom, cleanly closed.
 fn bare_store(path: &Path) {
     let options = FileOptions {
         create_size: Some(64 << 20),
@@ -67,7 +67,7 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// A store and a whole copy of it.
+    /// A store and a complete copy of it.
     pub(crate) fn new() -> Scene {
         let house = House::empty();
         let (store, copy) = (house.path("index.kv"), house.path("copy.kv"));
@@ -82,7 +82,7 @@ impl Scene {
         Run::of(command.output().unwrap())
     }
 
-    /// Runs with `--json`; the summary, whatever the exit code.
+    /// Runs with `--json`; returns the summary, with any exit code.
     fn summary(&self, words: &[&str]) -> (Option<i32>, Value, Vec<Value>) {
         let mut command = self.house.command(["--json", "kv", "--store"]);
         command.arg(&self.store).args(words);
@@ -104,7 +104,7 @@ fn the_engine_below_a_repository_is_seen_without_its_password() {
     let disk = Disk::create(&house.path("disk.raw"), 4 * MIB, 7);
     drop(disk);
     house.backup("web", &house.path("disk.raw"));
-    // No password here: what is shown lies below the encryption.
+    // No password here: the command works below the encryption.
     let run = |words: &[&str]| {
         let mut command = house.command(["--json", "kv"]);
         command.env_remove("COPAL_PASSWORD_FILE").args(words);
@@ -174,7 +174,7 @@ fn damage_is_found_named_and_refilled_from_a_copy() {
     // A paced read finds the same.
     let (code, summary, _) = scene.summary(&["verify", "--rate", "1G"]);
     assert_eq!((code, &summary["damages"]), (Some(20), &Value::from(1)));
-    // Reading in between still works where it is whole.
+    // Undamaged ranges can still be read in between.
     let (code, dry, _) = scene.summary(&["repair", "--from", scene.copy.to_str().unwrap(), "--dry-run"]);
     assert_eq!(
         (code, dry["ranges"].as_array().unwrap().len(), &dry["entries"]),
@@ -192,7 +192,7 @@ fn damage_is_found_named_and_refilled_from_a_copy() {
     assert_eq!(entries(&scene.store), (0..KEYS).collect::<Vec<_>>());
 }
 
-/// Which keys a store holds, each with its value.
+/// The keys of a store whose values are correct.
 fn entries(path: &Path) -> Vec<u64> {
     let options =
         FileOptions { read_only: true, allow_cow: true, unsafe_volatile: true, ..FileOptions::default() };
@@ -240,20 +240,20 @@ fn look_ups_of_a_backup_are_recorded_into_a_new_file() {
     assert_eq!(lines.next(), Some("copal gets 1"));
     let keys = lines.next().unwrap().strip_prefix("keys ").unwrap();
     assert!(keys.parse::<u64>().unwrap() > 0, "{keys}");
-    // Everything is found: the other VM has the same disk.
+    // Everything is a duplicate: the other VM has the same disk.
     let found = lines.clone().filter(|line| line.starts_with('+')).count();
     assert!(found > 20, "{found} of {} look-ups", lines.count());
     let refused = house.run(words);
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(refused.sentence().contains("a new file"), "{refused:?}");
     assert_eq!(std::fs::read_to_string(&trace).unwrap(), text);
-    // Symptom: a verify that was recorded was not remembered. Cause: it opens the repository twice, and the
-    // second time found the file there. Fix: what a command does behind its own work is not recorded.
+    // Symptom: a recorded verify was not saved. Cause: it opens the repository twice, and the second opening
+    // found the recording file in place. Fix: work after the command's own is not recorded.
     let again = house.word("verify.txt");
     let verified = house.good(["verify", "latest", "--vm", "mail", "--record-gets", &again]);
     assert!(!verified.stderr.contains("was not recorded"), "{verified:?}");
     assert!(std::fs::read_to_string(&again).unwrap().starts_with("copal gets 1"));
-    // Nothing is left of a command that did not come that far.
+    // A command that fails earlier leaves no file.
     let late = house.word("late.txt");
     let words = ["snapshots", "--repo", "/nowhere/at/all", "--record-gets", &late];
     assert!(house.run(words).code != Some(0) && !Path::new(&late).exists());
@@ -286,7 +286,7 @@ fn filters_are_drawn_for_the_keys_that_were_asked() {
     let svg = std::fs::read_to_string(&file).unwrap();
     assert!(svg.starts_with("<svg ") && svg.trim_end().ends_with("</svg>"));
     assert!(svg.matches("<title>").count() >= 4, "{svg}");
-    // As all else that is written: for this user alone, over nothing, through no link.
+    // Like all other output files: for this user alone, over nothing, through no link.
     assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     std::os::unix::fs::symlink("elsewhere.svg", &link).unwrap();
     for taken in [&file, &link] {

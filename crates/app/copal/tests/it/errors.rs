@@ -1,4 +1,4 @@
-//! Every documented failure: one sentence that says what to do, its exit code, nothing lost.
+//! Every documented failure: one sentence with the remedy, its exit code, nothing lost.
 
 use crate::{
     disks::{Disk, MIB, Random, assert_restored, log_lines},
@@ -17,7 +17,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// The same words with `--json`: the sentence arrives as an `exit_error` too.
+/// The same command with `--json`: the sentence arrives as an `exit_error` too.
 fn exit_error(house: &House, words: &[&str]) -> Value {
     let run = Run::of(house.command(["--json"]).args(words).output().unwrap());
     let last = run.lines().pop().unwrap_or_else(|| panic!("no lines: {run:?}"));
@@ -27,7 +27,7 @@ fn exit_error(house: &House, words: &[&str]) -> Value {
     last
 }
 
-/// Expects this exit code and all of these words in the one sentence.
+/// Expects this exit code and all of these parts in the one sentence.
 fn expect(house: &House, words: &[&str], code: i32, said: &[&str]) {
     let run = house.run(words);
     assert_eq!(run.code, Some(code), "{words:?}: {run:?}");
@@ -40,7 +40,7 @@ fn expect(house: &House, words: &[&str], code: i32, said: &[&str]) {
     assert_eq!(ageless(error["message"].as_str().unwrap()), ageless(sentence));
 }
 
-/// Without what is another number a moment later: how long somebody has had the store.
+/// The sentence without the age of the holder, which changes with time.
 fn ageless(sentence: &str) -> String {
     let Some((before, behind)) = sentence.split_once(", started ") else {
         return sentence.to_owned();
@@ -110,7 +110,7 @@ fn wrong_and_missing_passwords() {
     assert_eq!(Run::of(given.output().unwrap()).code, Some(0));
     assert_eq!(house.snapshots(), [snapshot]);
 
-    // A password for a repository without one is a sign of an exchanged store.
+    // A password for a repository without encryption suggests an exchanged store.
     let open = House::plain();
     let words = ["--password-file", &wrong, "stats"];
     let mut command = Command::new(env!("CARGO_BIN_EXE_copal"));
@@ -140,8 +140,8 @@ fn an_init_with_too_small_a_store_says_how_large_it_has_to_be() {
     assert!(!house.repository().exists());
 }
 
-/// Symptom: a name of 256 bytes was answered with the system's words and number, a directory that is no store
-/// with `does not exist`.
+/// Symptom: a name of 256 bytes was answered with the system's error, a directory that is no store with `does
+/// not exist`.
 /// Cause: neither case had a sentence. Fix: both have.
 #[test]
 fn names_that_are_too_long_and_directories_that_are_no_store() {
@@ -190,19 +190,19 @@ fn missing_and_unreadable_sources() {
     std::fs::write(house.path("x.raw"), b"x").unwrap();
     let list = house.word("none.json");
     let words = ["backup", "--vm", "web", "--changed-extents", &list, &house.word("x.raw")];
-    // Symptom: a list that is not there was to be looked for on the disk below. Cause: the sentence for
-    // images was used.
-    // Fix: one of its own, which says how to make the list and how to do without.
+    // Symptom: for a missing list, the error advised to look at a disk. Cause: the sentence for images was
+    // used.
+    // Fix: a separate sentence, which says how to make the list and how to do without.
     let advice = ["none.json", "nbdinfo --json", "leave --changed-extents out"];
     expect(&house, &words, 3, &advice);
     // Symptom: `zstdcat none.zst | copal backup --vm web -` published an empty disk as the newest snapshot.
-    // Cause: the end of a pipe is the end of a disk, whatever came before. Fix: a disk has at least a byte.
+    // Cause: the end of a pipe is the end of a disk, even after an error. Fix: a disk has at least a byte.
     expect(&house, &["backup", "--vm", "web", "-"], 3, &["is empty"]);
     assert!(house.snapshots().is_empty());
 }
 
-/// Symptom: sentences that said what happened and not what to do. Cause: they ended with the system's words.
-/// Fix: one clause more: where to look, or how a snapshot is named.
+/// Symptom: sentences with the cause and without a remedy. Cause: they ended with the system's error.
+/// Fix: a further clause: the place to look at, or the form of a snapshot's name.
 #[test]
 fn names_that_mean_nothing() {
     let house = House::plain();
@@ -231,10 +231,10 @@ fn names_that_mean_nothing() {
     assert!(!house.path("out").exists());
 }
 
-/// Symptom: `copal restore latest` without --vm restored the snapshot of whichever VM was backed up last,
-/// without a word.
+/// Symptom: `copal restore latest` without --vm silently restored the snapshot of the VM that was backed up
+/// last.
 /// Cause: `latest` was looked for among all VMs.
-/// Fix: with snapshots of several VMs it means nothing until one is named.
+/// Fix: with snapshots of several VMs it needs --vm.
 #[test]
 fn latest_needs_a_vm_once_there_are_several() {
     let house = House::plain();
@@ -248,7 +248,7 @@ fn latest_needs_a_vm_once_there_are_several() {
     }
     assert!(!house.path("out").exists());
     house.good(["ls", "latest", "--vm", "db"]);
-    // Of one of them nothing is left: there is one VM again.
+    // All snapshots of one of them are removed: there is one VM again.
     house.good(["forget", &other]);
     house.good(["ls", "latest"]);
 }
@@ -267,7 +267,7 @@ fn a_second_process_is_told_to_wait() {
     first.child.stdin.as_mut().unwrap().write_all(b"a disk").unwrap();
     let run = first.end();
     assert_eq!(run.code, Some(0), "{run:?}");
-    // Readers do not exclude each other; nothing of the first was lost.
+    // Readers do not exclude each other; no data of the first was lost.
     assert_eq!(house.snapshots().len(), 2);
     house.check();
     let latest = house.path("out");
@@ -288,12 +288,12 @@ fn a_full_store_keeps_what_it_has() {
     assert_eq!(house.snapshots(), std::slice::from_ref(&kept));
     assert_restored(&house.restore(&kept, "small.out"), &small.bytes);
     house.check();
-    // Room again: pruned of what the failed backups stored, the store takes new ones.
+    // Space again: after pruning the data of the failed backups, the store accepts new ones.
     house.good(["--store-limit", "96MiB", "prune"]);
     let again =
         house.summary(["--store-limit", "96MiB", "backup", "--vm", "small", &house.word("small.raw")]);
     assert_eq!(again["counts"]["new_bytes"], 0);
-    // And given room, the big one fits.
+    // With more space, the large one fits.
     house.backup("big", &house.path("big.raw"));
     house.check();
 }
@@ -326,9 +326,9 @@ fn a_read_only_store_serves_and_does_not_take() {
     std::fs::set_permissions(house.repository(), PermissionsExt::from_mode(0o755)).unwrap();
 }
 
-/// Symptom: one byte cut off a store file, and nothing in it could be read. Cause: any length but its own was
-/// refused.
-/// Fix: what held nothing is not missed; the next command that writes gives the file its length again.
+/// Symptom: after a store file lost one byte, nothing in it could be read. Cause: any length but the recorded
+/// one was refused.
+/// Fix: a missing unused part does not matter; the next command that writes restores the length of the file.
 #[test]
 fn a_store_that_lost_a_byte_of_free_space_opens_with_a_warning() {
     let house = House::plain();
@@ -385,10 +385,9 @@ fn limited(house: &House, limit: &str, words: &[&str]) -> Run {
     Run::of(shell.stdin(Stdio::null()).output().unwrap())
 }
 
-/// Symptom: where the system gave no more descriptors, a store was called damaged (20) or none (10), and
-/// nothing was wrong with it.
-/// Cause: readers of superblocks and checkpoint took each error for damage. Fix: what cannot be read at this
-/// time is an error of its own, with exit code 1.
+/// Symptom: without free descriptors, an intact store was reported as damaged (20) or missing (10).
+/// Cause: readers of superblocks and checkpoint took each error for damage. Fix: a transient read error is a
+/// separate error with exit code 1.
 #[test]
 fn a_system_without_descriptors_is_no_damage() {
     for house in [House::of_files(), House::plain()] {
@@ -414,8 +413,8 @@ fn a_system_without_descriptors_is_no_damage() {
     }
 }
 
-/// Symptom: a write beyond the largest file that a process may have killed it. Cause: SIGXFSZ ends a process
-/// that does not handle it. Fix: it is handled, and the write fails as on a full disk.
+/// Symptom: a write beyond the file size limit of a process killed it. Cause: SIGXFSZ ends a process without
+/// a handler. Fix: it is handled, and the write fails like on a full disk.
 #[test]
 fn a_limit_on_the_length_of_files_is_an_error() {
     let house = House::empty();
@@ -455,7 +454,7 @@ fn paths_need_not_be_utf_8() {
     for (force, json) in [(None, None), (Some("--force"), Some("--json"))] {
         let words = ["restore", "latest", "--vm", "web"].into_iter().chain(force).chain(json);
         let words: Vec<&str> = words.chain(["--target"]).collect();
-        // The word behind --target comes last.
+        // The argument of --target comes last.
         let mut command = house.command(["--password-file"]);
         command.env_remove("COPAL_PASSWORD_FILE");
         command.arg(&password).arg("--repo").arg(&repository).args(&words).arg(&out);
@@ -464,7 +463,7 @@ fn paths_need_not_be_utf_8() {
         assert_restored(&out, &disk.bytes);
     }
     good(&["check"], OsStr::new("--json"));
-    // Images as well, alone or as one disk of several.
+    // Images as well, alone or as one of several disks.
     let image = odd(b"i\xfc.raw");
     std::fs::rename(house.path("disk.raw"), &image).unwrap();
     good(&["backup", "--vm", "web"], image.as_os_str());
@@ -486,8 +485,9 @@ fn paths_need_not_be_utf_8() {
     assert_restored(&out, &disk.bytes);
 }
 
-/// Symptom: `--repo s3://b/x` made a local directory and said success, and so did a target. Cause: what was
-/// no `copal://` was a path. Fix: a word that begins like an address is refused, with the schemes that exist.
+/// Symptom: `--repo s3://b/x` created a local directory and reported success, and so did a target. Cause: a
+/// text without `copal://` was a path. Fix: a text with an unknown scheme is refused, with the list of
+/// schemes.
 #[test]
 fn an_address_of_another_kind_is_no_path() {
     let house = House::plain();

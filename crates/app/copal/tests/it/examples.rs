@@ -1,7 +1,7 @@
 //! The examples of every `--help`, run as printed.
 //!
-//! Only the places are moved into a scratch directory, and the made-up ids and numbers become real ones. An
-//! example whose other programs are not installed here is left out, and says so.
+//! Only the places are moved into a scratch directory, and the invented ids and numbers become real ones. An
+//! example whose other programs are not installed is skipped with a message.
 
 use crate::{
     cluster::named_copal,
@@ -15,7 +15,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Directories that examples speak of.
+/// Directories in examples.
 const PLACES: [&str; 8] = [
     "/var/lib/images/",
     "/backup/",
@@ -26,12 +26,13 @@ const PLACES: [&str; 8] = [
     "/run/",
     "/etc/bash_completion.d/",
 ];
-/// What cannot work here, and how it ends: there is no VM, and a storage daemon has no guest.
+/// Examples that cannot succeed here, with their exit codes: there is no VM, and a storage daemon has no
+/// guest.
 const FAILING: [(&str, i32); 3] =
     [("disk sda='nbd+unix:", 3), ("target 'nbd+unix:", 1), ("--freeze agent", 3)];
 /// The bitmap that an example removes.
 const BITMAP: &str = "copal-5f3a9c01-81b2c4d6-0e9f7a35";
-/// Commands of a cluster: their examples are run against one in `cluster_examples`.
+/// Commands of a cluster: `cluster_examples` runs their examples against one.
 const OF_CLUSTERS: [&str; 13] = [
     "client",
     "disk",
@@ -47,9 +48,9 @@ const OF_CLUSTERS: [&str; 13] = [
     "group",
     "rebalance",
 ];
-/// Commands that run until they are told to end: here after some seconds.
+/// Commands that run until they are ended: here after some seconds.
 const RUNNING: [&str; 2] = ["copal nbd", "copal mount"];
-/// Commands behind which the next example wants a repository of its own.
+/// Commands after which the next example needs a new repository.
 const TAKING: [&str; 4] = ["init", "forget", "delete", "prune"];
 
 pub(crate) fn help(house: &House, path: &[String]) -> String {
@@ -57,7 +58,7 @@ pub(crate) fn help(house: &House, path: &[String]) -> String {
     String::from_utf8(house.good(words).stdout).unwrap()
 }
 
-/// All commands as their words, the program itself first.
+/// All commands as lists of words, the program itself first.
 pub(crate) fn commands(house: &House) -> Vec<Vec<String>> {
     let mut found = vec![Vec::new()];
     let mut at = 0;
@@ -75,7 +76,7 @@ pub(crate) fn commands(house: &House) -> Vec<Vec<String>> {
     found
 }
 
-/// The lines below `title`, without what stands in brackets behind them.
+/// The lines below `title`, without comments in brackets at their ends.
 pub(crate) fn lines_below(text: &str, titles: &[&str]) -> Vec<String> {
     let below = text.lines().skip_while(|line| !titles.contains(line)).skip(1);
     below
@@ -90,7 +91,7 @@ pub(crate) fn lines_below(text: &str, titles: &[&str]) -> Vec<String> {
         .collect()
 }
 
-/// Examples of agents are run where there are some, in `rounds`.
+/// Examples of agents are run in `rounds`, where there are some.
 pub(crate) fn is_of_agents(path: &[String]) -> bool {
     matches!(path.first().map(String::as_str), Some("agent" | "job" | "pds"))
 }
@@ -100,16 +101,16 @@ pub(crate) fn is_of_cluster(path: &[String], line: &str) -> bool {
     OF_CLUSTERS.contains(&command) || line.contains("copal://")
 }
 
-/// A repository with what the examples take for granted beside it.
+/// A repository with all files that the examples expect.
 struct Scene {
     house: House,
     /// A snapshot with two disks.
     snapshot: String,
-    /// In the place of a QEMU.
+    /// In place of a QEMU.
     _daemon: Option<Daemon>,
 }
 
-/// Whether an example is of what only a fleet has.
+/// Whether an example needs a fleet.
 fn is_of_fleet(path: &[String], line: &str) -> bool {
     let words: Vec<&str> = path.iter().map(String::as_str).collect();
     matches!(words[..], ["vm", "rm"] | ["repair", "leak"]) || line.contains("stats --vm")
@@ -147,12 +148,12 @@ impl Scene {
             daemon.execute("block-dirty-bitmap-add", json!({ "node": "vm0", "name": BITMAP }));
         }
         let scene = Scene { snapshot: id(&made), _daemon: daemon, house };
-        // Where a program is missing, the example that needs the file is left out, too.
+        // If a program is missing, the example that needs the file is skipped, too.
         scene.bash("qemu-img create -q -f qcow2 web.qcow2 1M; zstd -q var/lib/images/web.raw -o old.raw.zst");
         scene
     }
 
-    /// What a user would have typed here.
+    /// The command that a user would have typed here.
     fn real(&self, line: &str) -> String {
         let root = self.house.word("");
         let mut line = line.replace("3fa8c1d2", &self.snapshot[..8]);
@@ -172,7 +173,7 @@ impl Scene {
         line
     }
 
-    /// The number of the engine's log, which is another one after each command that writes.
+    /// The number of the engine's log, which changes with each command that writes.
     fn log_object(&self) -> String {
         let outline = String::from_utf8(self.house.good(["kv", "dump"]).stdout).unwrap();
         let log = outline.lines().find(|line| line.starts_with("log  object "));
@@ -192,9 +193,9 @@ impl Scene {
             .unwrap()
     }
 
-    /// The first program of the line that is not here.
+    /// The first missing program of the line.
     fn missing(&self, line: &str) -> Option<String> {
-        // What stands in quotes names no program.
+        // Text in quotes names no program.
         let bare: String = line.split('\'').step_by(2).collect();
         let programs = bare.split(['|', '&', ';']).filter_map(|part| part.split_whitespace().next());
         let mut needed: Vec<&str> = programs.collect();
@@ -212,16 +213,16 @@ impl Scene {
     }
 }
 
-/// A line whose command ends after some seconds, if it would not by itself.
+/// A line whose command is ended after some seconds if it would run on.
 fn within_seconds(line: &str) -> String {
     RUNNING
         .iter()
         .fold(line.to_owned(), |line, command| line.replace(command, &format!("timeout 4 {command}")))
 }
 
-/// Symptom: `copal restore --target - | qemu-img convert ... /dev/stdin`, as `--help` taught it, failed: that
-/// program wants to seek. Others spoke of keyspaces that no repository has.
-/// Cause: nobody ran the examples. Fix: all of them are run.
+/// Symptom: `copal restore --target - | qemu-img convert ... /dev/stdin`, an example of `--help`, failed:
+/// that program needs to seek. Other examples named keyspaces that no repository has.
+/// Cause: the examples were not run. Fix: all of them are run.
 #[test]
 #[expect(clippy::print_stderr, reason = "an example that is left out says so")]
 fn every_example_of_every_help_works_as_printed() {

@@ -1,5 +1,4 @@
-//! The layout of a fleet on one machine, as a user meets it: VMs apart from each other, deletion by vectors,
-//! one VM that goes.
+//! The layout fleet on one machine: separate VMs, deletion by vectors, removal of a VM.
 
 use crate::{
     disks::{Disk, MIB, assert_restored},
@@ -27,14 +26,14 @@ fn vms_of_a_fleet_are_apart_and_deleted_by_vectors() {
         days.push((id(&summary), disk.bytes.clone()));
         disk.mutate(20);
     }
-    // What one VM has is nothing to the other.
+    // A VM does not share the data of the other.
     let web = house.summary(["stats", "--vm", "web"]);
     assert_eq!(count(&web, "snapshots"), 4);
     assert!(
         count(&web, "chunk_pack_bytes") >= count(&house.summary(["stats", "--vm", "db"]), "chunk_pack_bytes")
     );
 
-    // Said before, done after: by vectors, with figures.
+    // Estimated, then done: by vectors, with figures.
     let (gone, _) = days.remove(1);
     let dry = house.summary(["delete", &gone, "--dry-run"]);
     let freed = house.summary(["delete", &gone]);
@@ -55,7 +54,7 @@ fn vms_of_a_fleet_are_apart_and_deleted_by_vectors() {
         assert_restored(&house.restore(snapshot, &format!("{day}.out")), bytes);
     }
 
-    // A VM goes with all it has, when that was meant.
+    // A VM is removed with all its data, if that was confirmed.
     let listed = house.summary(["vm", "ls"]);
     assert_eq!(listed["vms"].as_array().unwrap().len(), 2, "{listed}");
     let refused = house.run(["vm", "rm", "web"]);

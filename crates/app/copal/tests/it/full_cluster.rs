@@ -1,4 +1,4 @@
-//! A cluster that is filled to its limit, emptied by half, started again and filled again.
+//! A cluster that is filled to its limit, half emptied, restarted and filled again.
 //!
 //! `cargo xtask full-disk` runs the same with larger disks and other files.
 
@@ -13,12 +13,12 @@ use std::{
 
 const SERVERS: [&str; 3] = ["data1", "data2", "data3"];
 
-/// A size from the environment, or this one.
+/// A size from the environment, or this default.
 fn size(variable: &str, default: &str) -> String {
     std::env::var(variable).unwrap_or_else(|_| default.to_owned())
 }
 
-/// Does operations, eight at a time, in one process; the answers by the number of their operation.
+/// Runs operations, eight at a time, in one process; returns the replies by the number of their operation.
 fn run(cluster: &Served, operations: Vec<Value>) -> BTreeMap<usize, Value> {
     let mut process = cluster
         .command(&["fs", "run", "--parallel", "8"])
@@ -43,7 +43,7 @@ fn run(cluster: &Served, operations: Vec<Value>) -> BTreeMap<usize, Value> {
     answers
 }
 
-/// Names and ids of files that are there.
+/// Names and ids of existing files.
 type Files = Vec<(String, String)>;
 
 struct Filling<'a> {
@@ -53,7 +53,7 @@ struct Filling<'a> {
 }
 
 impl Filling<'_> {
-    /// Puts files until one is refused; every refusal says that there is no room.
+    /// Puts files until one is refused; every refusal must report a lack of space.
     fn fill(&mut self, files: &mut Files) {
         loop {
             let names: Vec<String> = (self.next..self.next + 64).map(|n| format!("f{n}")).collect();
@@ -78,7 +78,7 @@ impl Filling<'_> {
         }
     }
 
-    /// Fills it until it holds `count` files: what is deleted comes back while others are refused.
+    /// Fills the cluster until it holds `count` files: deleted files free space while others are refused.
     fn fill_up_to(&mut self, files: &mut Files, count: usize) {
         let until = Instant::now() + Duration::from_secs(180);
         while files.len() < count {
@@ -107,11 +107,10 @@ fn delete_half(cluster: &Served, files: &mut Files) {
     }
 }
 
-/// Symptom: a cluster whose disks were full did not come back. Deletes freed nothing, the servers counted as
+/// Symptom: a cluster whose disks were full did not recover. Deletes freed nothing, the servers counted as
 /// failed, and none of them started again.
-/// Cause: a refusal for lack of space was taken for a failed disk, where it met a view, a boot, a closed time
-/// or a quota.
-/// Fix: what a server needs to go on has a share of its own, and a full disk frees what is dead by itself.
+/// Cause: a refusal for lack of space was taken for a failed disk, at a view, a boot, a seal or a quota.
+/// Fix: a server reserves the space that it needs to continue, and a full disk frees dead data by itself.
 #[test]
 fn a_full_cluster_comes_back() {
     let limit = size("COPAL_FULL_LIMIT", "72MiB");
@@ -129,7 +128,7 @@ fn a_full_cluster_comes_back() {
     assert!(first > 20, "only {first} files fit");
     let status = cluster.told(&["status", "--wait", "healthy", "--timeout", "60s"]);
     assert_eq!(status["health"], "healthy", "a full disk is not a failed one: {status}");
-    // The next heartbeats tell.
+    // The next heartbeats report it.
     let until = Instant::now() + Duration::from_secs(30);
     let disks = loop {
         let disks = cluster.told(&["disk", "ls"]);
@@ -147,7 +146,7 @@ fn a_full_cluster_comes_back() {
     assert!(events.contains("is full"), "{events}");
     delete_half(&cluster, &mut files);
     filling.fill_up_to(&mut files, first * 9 / 10);
-    // Full again. Each server is started twice: after a kill, and after an end of its own.
+    // Full again. Each server is started twice: after a kill, and after a regular end.
     SERVERS.iter().for_each(|name| cluster.signal(name, "-KILL"));
     let start_all = |more: &[&str]| -> Vec<Again> {
         let again = SERVERS.iter().map(|name| Again::start(&cluster, name, more)).collect();

@@ -1,4 +1,4 @@
-//! A repository on a file system that runs full: a clean end, nothing lost, and room again after a prune.
+//! A repository on a file system that fills up: a clean end, nothing lost, and space again after a prune.
 
 use crate::{
     disks::{Disk, MIB, Random, assert_restored},
@@ -6,13 +6,13 @@ use crate::{
 };
 use std::{fs::File, io::Write, path::PathBuf, process::Command};
 
-/// A small file system in memory; gone with its files when it is dropped.
+/// A small file system in memory; removed with its files when it is dropped.
 struct SmallDisk {
     path: PathBuf,
 }
 
 impl SmallDisk {
-    /// `None`, and a line that says so, where this user may not mount.
+    /// `None`, with a message, if this user cannot mount.
     #[expect(clippy::print_stderr, reason = "a skipped test says so")]
     fn mount(path: PathBuf, mebibytes: u64) -> Option<SmallDisk> {
         std::fs::create_dir(&path).unwrap();
@@ -25,7 +25,7 @@ impl SmallDisk {
         None
     }
 
-    /// Takes every byte that is left.
+    /// Uses every remaining byte.
     fn fill(&self) {
         let mut filler = File::create(self.filler()).unwrap();
         let mut bytes = vec![1; 1 << 20];
@@ -46,7 +46,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazily: what stays mounted keeps a scratch directory alive, nothing more.
+        // Lazily: a mount that remains only keeps a scratch directory alive.
         let _ = Command::new("umount").arg("--lazy").arg(&self.path).status();
     }
 }
@@ -73,7 +73,7 @@ fn a_full_file_system_ends_a_backup_cleanly_and_a_prune_makes_room() {
         assert_restored(&house.restore(&kept, "kept.out"), &disk.bytes);
         house.check();
 
-        // On the disk that is still full, pruning works, and what it frees takes the next backups.
+        // On the full disk pruning works, and later backups use the freed space.
         house.good(["prune"]);
         let again = house.backup("web", &house.path("disk.raw"));
         assert_eq!(again["counts"]["new_bytes"], 0, "{backend}");
@@ -85,10 +85,10 @@ fn a_full_file_system_ends_a_backup_cleanly_and_a_prune_makes_room() {
     }
 }
 
-/// Symptom: where something else had filled the file system to the last byte, `forget` and `prune` of a
-/// repository of files failed, against the manual: its next log or checkpoint found no block.
-/// Cause: the space kept for deleting was counted, not had.
-/// Fix: a store of files keeps it in a file `reserve`; one file of fixed size always had it.
+/// Symptom: when other files had filled the file system to the last byte, `forget` and `prune` of a
+/// repository of files failed, contrary to the manual: its next log or checkpoint found no block.
+/// Cause: the space for deletions was counted, but not allocated.
+/// Fix: a store of files allocates it in a file `reserve`; one file of fixed size always had it.
 #[test]
 fn with_no_byte_left_snapshots_are_forgotten_and_pruned() {
     for backend in ["cow", "hostfs"] {

@@ -1,4 +1,4 @@
-//! Repositories that older builds wrote are opened, checked, restored and written on.
+//! Repositories of older builds are opened, checked, restored and written to.
 
 use crate::{disks::Disk, harness::House};
 use std::{path::Path, process::Command};
@@ -31,7 +31,7 @@ fn reads(archive: &str, unfinished: u64) {
         let restored = house.restore(snapshot, &format!("restored-{at}"));
         assert_eq!(sha256(&restored), DAYS[day], "{archive}, snapshot {at}");
     }
-    // It goes on: what is there is found again, what is new comes on top, and prune leaves both.
+    // Existing data is found again, new data is added, and prune keeps both.
     let again = house.backup("web", &house.path("restored-1"));
     assert_eq!(again["counts"]["new_chunks"], 0, "{again}");
     Disk::create(&house.path("new.raw"), 3 << 20, 5);

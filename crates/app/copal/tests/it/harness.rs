@@ -1,4 +1,4 @@
-//! A scratch directory with a repository, and `copal` run against it.
+//! A scratch directory with a repository, and runs of `copal` on it.
 
 use serde_json::Value;
 use std::{
@@ -9,13 +9,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Password of the repositories that have one.
+/// Password of the encrypted repositories.
 pub(crate) const PASSWORD: &str = "correct horse battery staple";
 
-/// How long something may take that comes about by itself.
+/// Longest wait for a condition.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits for something that comes about by itself.
+/// Waits for a condition.
 pub(crate) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {
@@ -28,9 +28,9 @@ pub(crate) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
 pub(crate) struct House {
     dir: tempfile::TempDir,
     encrypted: bool,
-    /// Where the repository is, when it is not in the scratch directory.
+    /// Location of the repository, if it is not in the scratch directory.
     elsewhere: Option<PathBuf>,
-    /// The kernel lets go of a ring, and of the device it holds, some time after its process.
+    /// The kernel releases a ring, and the device it holds, some time after its process.
     has_ring: bool,
 }
 
@@ -57,7 +57,7 @@ impl House {
         house
     }
 
-    /// A repository without a password: opens faster, which loops need.
+    /// A repository without a password: it opens faster, which loops need.
     pub(crate) fn plain() -> House {
         let house = House { encrypted: false, ..House::empty() };
         house.good(["init", "--size", "64MiB"]);
@@ -78,12 +78,12 @@ impl House {
         house
     }
 
-    /// A repository that lies somewhere else, to be made.
+    /// A repository at another location, to be created.
     pub(crate) fn elsewhere(path: &Path) -> House {
         House { encrypted: false, elsewhere: Some(path.to_owned()), ..House::empty() }
     }
 
-    /// For tests whose next command would meet the last one's ring.
+    /// For tests whose next command would conflict with the last one's ring.
     pub(crate) fn without_ring(self) -> House {
         House { has_ring: false, ..self }
     }
@@ -92,7 +92,7 @@ impl House {
         self.dir.path().join(name)
     }
 
-    /// A path as a word of a command line.
+    /// A path as a command-line argument.
     pub(crate) fn word(&self, name: &str) -> String {
         self.path(name).to_str().unwrap().to_owned()
     }
@@ -106,14 +106,14 @@ impl House {
         self.repository().join("store.copal")
     }
 
-    /// `copal` with the repository, its password and nothing else of this environment's settings.
+    /// `copal` with the repository, its password and no other settings of this environment.
     pub(crate) fn command<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_copal"));
         for name in ["COPAL_PASSWORD", "COPAL_PASSWORD_FILE", "COPAL_LOG"] {
             command.env_remove(name);
         }
         command.env("COPAL_REPOSITORY", self.repository()).stdin(Stdio::null());
-        // Wherever the tests run, be it a container's overlay or a RAM disk.
+        // On any file system of the tests, such as a container's overlay or a RAM disk.
         command.args(["--allow-cow", "--allow-volatile"]);
         if !self.has_ring {
             command.arg("--no-io-uring");
@@ -127,7 +127,7 @@ impl House {
         command
     }
 
-    /// Runs to the end, whatever that is.
+    /// Runs to the end, with any exit code.
     pub(crate) fn run<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>) -> Run {
         Run::of(self.command(words).output().unwrap())
     }
@@ -167,7 +167,7 @@ impl House {
         snapshots.map(|snapshot| snapshot["id"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// Structure and data are as they were written.
+    /// Checks that structure and data are intact.
     pub(crate) fn check(&self) {
         let report = self.summary(["check", "--read-data"]);
         assert_eq!(report["clean"], true, "{report}");
@@ -184,7 +184,7 @@ pub(crate) fn count(summary: &Value, name: &str) -> u64 {
     summary["counts"][name].as_u64().unwrap_or_else(|| panic!("no {name} in {summary}"))
 }
 
-/// Sentences of the libraries that belong to the faults some tests make.
+/// Sentences of the libraries that belong to faults of some tests.
 const EXPECTED: [&str; 3] =
     ["where nothing lay", "the last acknowledged writes of", "unreadable range of an exported disk"];
 
@@ -196,7 +196,7 @@ impl Run {
         run
     }
 
-    /// A panic, or a warning or error that nobody expects, fails the test.
+    /// Fails the test after a panic, or an unexpected warning or error.
     fn scan(&self) {
         for line in self.stderr.lines() {
             let is_log = line.contains(" WARN ") || line.contains(" ERROR ");
@@ -220,7 +220,7 @@ impl Run {
         last
     }
 
-    /// The sentence on standard error: one line, without ornament.
+    /// The sentence on standard error: a single line.
     pub(crate) fn sentence(&self) -> &str {
         let line = self.stderr.trim_end();
         assert!(!line.contains('\n'), "more than a sentence: {line}");
@@ -228,7 +228,7 @@ impl Run {
     }
 }
 
-/// A run under way whose JSON lines are read as they come.
+/// A running command whose JSON lines are read as they arrive.
 pub(crate) struct Running {
     pub(crate) child: Child,
     lines: BufReader<ChildStdout>,

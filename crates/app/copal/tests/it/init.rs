@@ -1,4 +1,4 @@
-//! `copal init` beside another: one repository comes of it, and none is lost.
+//! Concurrent `copal init`: they create one repository, and lose none.
 
 use crate::{
     disks::{Disk, MIB, assert_restored},
@@ -10,11 +10,11 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Symptom: an `init` that waited for its password replaced the repository that another `init` made
-/// meanwhile, with all that was backed up into it, and exited 0.
-/// Cause: whether a repository is there was asked once, before the password, and the rename at the end
-/// replaced what had the name.
-/// Fix: asked again behind the password, under a lock; the rename replaces nothing.
+/// Symptom: an `init` that waited for its password replaced the repository that another `init` created
+/// meanwhile, with all backups in it, and exited with 0.
+/// Cause: it checked for a repository only once, before the password, and the final rename replaced an
+/// existing name.
+/// Fix: it checks again after the password, under a lock; the rename replaces nothing.
 #[test]
 fn a_late_init_leaves_the_repository_of_another_alone() {
     for backend in ["cow", "hostfs"] {
@@ -25,7 +25,7 @@ fn a_late_init_leaves_the_repository_of_another_alone() {
         let mut late = house.command(words);
         late.arg(&pipe).stdout(Stdio::piped()).stderr(Stdio::piped());
         let late = late.spawn().unwrap();
-        // Opens once the late one has come to its password.
+        // Opens once the late one has reached its password.
         let mut password = File::options().write(true).open(&pipe).unwrap();
         house.good(["init"]);
         let disk = Disk::create(&house.path("disk.raw"), MIB, 100);
@@ -41,9 +41,9 @@ fn a_late_init_leaves_the_repository_of_another_alone() {
     }
 }
 
-/// Symptom: of two `init` at once each removed what the other was making.
-/// Cause: both used the same unfinished name, and nobody locked it.
-/// Fix: one `init` at a time works in a directory; the other is told to wait.
+/// Symptom: of two concurrent `init`, each removed the files of the other.
+/// Cause: both used the same unfinished name without a lock.
+/// Fix: one `init` at a time works in a directory; the other must wait.
 #[test]
 fn a_second_init_is_told_to_wait() {
     let house = House::empty();
@@ -56,7 +56,7 @@ fn a_second_init_is_told_to_wait() {
     assert_eq!(second.code, Some(11), "{second:?}");
     assert!(second.sentence().contains("wait"), "{second:?}");
     assert_eq!(std::fs::read(&unfinished).unwrap(), b"somebody's work");
-    // Its owner was killed: what is left is no obstacle.
+    // Its owner was killed: its files do not hinder a new one.
     drop(lock);
     house.good(["init"]);
     house.check();

@@ -1,4 +1,4 @@
-//! Ctrl-C: the operation stops where the store is consistent, and says so.
+//! Ctrl-C: the operation stops where the store is consistent, and reports it.
 
 use crate::{
     disks::{Disk, MIB, Random, assert_restored},
@@ -14,7 +14,7 @@ fn an_interrupted_backup_leaves_a_clean_store() {
     let kept = id(&house.backup("web", &house.path("disk.raw")));
     for (round, signal) in [Signal::INT, Signal::TERM, Signal::HUP].into_iter().enumerate() {
         let mut backup = Running::start(&house, ["backup", "--vm", "piped", "-"]);
-        // More than a pack, so that something is stored before the end.
+        // More than a pack, so that data is stored before the end.
         let bytes = Random::new(round as u64).bytes(24 << 20);
         backup.child.stdin.as_mut().unwrap().write_all(&bytes).unwrap();
         backup.wait_for("status");
@@ -29,7 +29,7 @@ fn an_interrupted_backup_leaves_a_clean_store() {
     house.good(["prune"]);
     house.check();
     assert_restored(&house.restore(&kept, "out"), &disk.bytes);
-    // What the interrupted ones began is no obstacle.
+    // Files of interrupted runs do not hinder the next.
     let again = house.backup("web", &house.path("disk.raw"));
     assert_eq!(again["counts"]["new_bytes"], 0);
 }
@@ -41,7 +41,7 @@ fn a_second_signal_ends_at_once() {
     let mut backup = Running::start(&house, ["backup", "--vm", "piped", "-"]);
     backup.wait_for("status");
     backup.signal(Signal::INT);
-    // Later than what counts as the same signal.
+    // Later than signals that count as the same.
     std::thread::sleep(Duration::from_secs(1));
     backup.signal(Signal::TERM);
     let run = backup.end();
@@ -52,13 +52,13 @@ fn a_second_signal_ends_at_once() {
 
 /// Symptom: `kill` of a backup from a script killed the shell of `--from-command`, and left the programs of
 /// its pipe running.
-/// Cause: the command alone was ended. Fix: where no terminal is there the command leads a group, which is
-/// ended as one.
+/// Cause: only the command itself was ended. Fix: without a terminal, the command leads a group, which is
+/// ended as a whole.
 #[test]
 fn the_programs_of_a_command_end_with_an_interrupted_backup() {
     let house = House::plain();
     let mark = house.path("runs");
-    // Away from the terminal of the person who runs the tests.
+    // Away from the terminal of the test run.
     let mut command = Command::new("setsid");
     let copal = house.command(["--json"]);
     command.arg(copal.get_program()).args(copal.get_args());
@@ -68,7 +68,7 @@ fn the_programs_of_a_command_end_with_an_interrupted_backup() {
             None => command.env_remove(name),
         };
     }
-    // Holds the mark open, and writes nothing that a closed pipe would end.
+    // Holds the mark open, and writes nothing, so that a closed pipe does not end it.
     let script = format!("sleep 1000 7>{} | cat", mark.display());
     command.args(["backup", "--vm", "piped", "--from-command", "sh", "-c", &script]);
     let mut backup = Running::of(command);
@@ -87,10 +87,10 @@ fn holders(file: &Path) -> usize {
     open.filter(|path| path == file).count()
 }
 
-/// Symptom: now and then `timeout 4 copal mount DIR` left a mount that nobody answered for, and the next
-/// command met "Transport endpoint is not connected".
-/// Cause: `timeout` signals its child and then its group, so the child is told twice; the second time ended
-/// it at once. Fix: what comes in the same moment is one signal.
+/// Symptom: now and then `timeout 4 copal mount DIR` left a mount without a process, and the next command met
+/// "Transport endpoint is not connected".
+/// Cause: `timeout` signals its child and then its group, so the child gets the signal twice; the second
+/// ended it at once. Fix: signals within a moment count as one.
 #[test]
 fn two_signals_of_one_moment_are_one() {
     let house = House::plain();
@@ -105,15 +105,15 @@ fn two_signals_of_one_moment_are_one() {
     house.check();
 }
 
-/// Symptom: now and then, beside other tests, it was not said what the target holds. Cause: the flag was
-/// raised by a thread, later than the write into a pipe without a reader failed. Fix: the handler of the
-/// signal raises it.
+/// Symptom: now and then, beside other tests, the state of the target was not reported. Cause: a thread
+/// raised the flag, later than the write into a pipe without a reader failed. Fix: the handler of the signal
+/// raises it.
 #[test]
 fn an_interrupted_restore_leaves_no_file() {
     let house = House::plain();
     let disk = Disk::create(&house.path("disk.raw"), 8 * MIB, 41);
     let snapshot = id(&house.backup("web", &house.path("disk.raw")));
-    // A pipe that nobody empties holds the restore up for as long as we like.
+    // A pipe without a reader blocks the restore for as long as needed.
     let pipe = house.path("pipe");
     let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
     assert!(made.success());
@@ -126,7 +126,7 @@ fn an_interrupted_restore_leaves_no_file() {
     assert_eq!(run.code, Some(130), "{run:?}");
     assert!(!run.sentence().contains("next backup"), "{run:?}");
     assert!(run.sentence().contains("again"), "{run:?}");
-    // Symptom: not a word on what is where. Fix: what the target holds is said.
+    // Symptom: no report on the state of the target. Fix: the failure reports it.
     assert!(run.sentence().contains("holds a part of the disk"), "{run:?}");
     assert_restored(&house.restore(&snapshot, "out"), &disk.bytes);
 }

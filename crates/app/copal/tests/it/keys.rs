@@ -1,4 +1,4 @@
-//! Role keys as a user meets them: who is given which file, and what it opens.
+//! Role keys: each holder's key file, and the commands that it allows.
 
 use crate::{
     cluster::Served,
@@ -9,7 +9,7 @@ use copal_testkit::Random;
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 
-/// Runs with a key in the place of the password.
+/// Runs with a key in place of the password.
 fn with_key(house: &House, key: &str, words: &[&str]) -> Run {
     let mut command = house.command(["--json"]);
     command.env_remove("COPAL_PASSWORD_FILE").env("COPAL_KEY_FILE", house.path(key)).args(words);
@@ -22,7 +22,7 @@ fn good(house: &House, key: &str, words: &[&str]) -> Value {
     run.summary()
 }
 
-/// Refused with this exit code, in a sentence and as JSON that say the same.
+/// Expects a refusal with this exit code, in a sentence and as JSON with the same text.
 fn bad(house: &House, key: &str, code: i32, words: &[&str]) -> String {
     let run = with_key(house, key, words);
     assert_eq!(run.code, Some(code), "{words:?}: {run:?}");
@@ -47,7 +47,7 @@ fn a_backup_key_backs_up_and_a_delete_key_takes_away() {
         assert_eq!((&made["role"], &made["command"]), (&"backup".into(), &"key add".into()));
         add(&house, "delete", "delete.key");
         add(&house, "admin", "admin.key");
-        // The file is its owner's alone, and what it holds is said nowhere.
+        // The file is readable by its owner alone, and its content appears nowhere else.
         let mode = std::fs::metadata(house.path("backup.key")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         let text = std::fs::read_to_string(house.path("backup.key")).unwrap();
@@ -80,7 +80,7 @@ fn a_backup_key_backs_up_and_a_delete_key_takes_away() {
         }
         assert!(!house.path("more.key").exists(), "a key that opens nothing");
         assert_eq!(house.snapshots(), [before.clone(), after.clone()]);
-        // Verifying is reading; that it was verified is for another key to say.
+        // A verification is a read; only a key with more rights may record it.
         let verified = with_key(&house, "backup.key", &["verify", &after]);
         assert_eq!(verified.code, Some(0), "{verified:?}");
         let sentence = bad(&house, "delete.key", 21, &["key", "rm", "0"]);
@@ -119,7 +119,7 @@ fn keys_are_listed_and_removed_but_for_the_last_that_opens_everything() {
     let sentence = bad(&house, "backup.key", 12, &["snapshots"]);
     assert!(sentence.contains("wrong key"), "{sentence}");
     good(&house, "admin.key", &["key", "rm", "0"]);
-    // The password opens nothing now, and the last key stays.
+    // The password no longer opens the repository, and the last key stays.
     assert_eq!(house.run(["snapshots"]).code, Some(12));
     let listed = good(&house, "admin.key", &["key", "ls"]);
     let last = listed["keys"][0]["id"].as_str().unwrap();
@@ -131,7 +131,7 @@ fn keys_are_listed_and_removed_but_for_the_last_that_opens_everything() {
 #[test]
 fn what_is_no_key_or_goes_with_none_is_told_in_a_sentence() {
     let house = House::encrypted();
-    // A file that is there stays as it is.
+    // An existing file is not changed.
     std::fs::write(house.path("taken"), "mine").unwrap();
     let refused = house.run(["key", "add", "--role", "backup", "--out", &house.word("taken")]);
     assert_eq!(refused.code, Some(21), "{refused:?}");
@@ -151,7 +151,7 @@ fn what_is_no_key_or_goes_with_none_is_told_in_a_sentence() {
     let taken = bad(&house, "taken", 12, &["snapshots"]);
     assert!(taken.contains("no key file of Copal"), "{taken}");
 
-    // A repository in clear has no roles, and none begins with a key.
+    // A repository without encryption has no roles, and none begins with a key.
     let plain = House::plain();
     let refused = plain.run(["key", "add", "--role", "backup", "--out", &plain.word("key")]);
     assert_eq!(refused.code, Some(21), "{refused:?}");
@@ -165,8 +165,8 @@ fn what_is_no_key_or_goes_with_none_is_told_in_a_sentence() {
     assert!(!empty.repository().exists());
 }
 
-/// A host of a fleet as it should be: a client that may read and create, and a backup key. Either alone
-/// leaves a way to take snapshots away.
+/// A correctly configured host of a fleet: a client with the rights read and create, and a backup key. Each
+/// alone leaves a way to remove snapshots.
 #[test]
 fn a_host_in_a_cluster_with_a_backup_key_and_no_right_to_delete_takes_nothing_away() {
     let cluster = Served::start(&[]);
@@ -203,7 +203,7 @@ fn a_host_in_a_cluster_with_a_backup_key_and_no_right_to_delete_takes_nothing_aw
     let target = path("restored");
     good(&["restore", oldest, "--target", &target]);
     assert!(std::fs::read(&target).unwrap() == bytes);
-    // Who prunes has another key, and the right to delete.
+    // The host that prunes has another key, and the right delete.
     cluster.good(&["--repo", &repo, "--key", &pruner, "prune", "--keep-last", "1"]);
     good(&["backup", "--vm", "web", &disk]);
     good(&["check", "--read-data"]);

@@ -1,8 +1,8 @@
 //! `kill -9` at random moments of backup, forget, prune and restore.
 //!
-//! After each: the store opens, the data is as it was written, every published snapshot restores.
-//! At the end: no space leaks. `COPAL_KILL_ROUNDS` sets the rounds (default 10), `COPAL_KILL_SEED`
-//! the seed, `COPAL_KILL_BACKEND=hostfs` a repository of files; `cargo xtask kill-loop 200` sets them.
+//! After each kill, the store opens, the data is intact, and every published snapshot can be restored. At the
+//! end no space has leaked. `COPAL_KILL_ROUNDS` sets the rounds (default 10), `COPAL_KILL_SEED` the seed,
+//! `COPAL_KILL_BACKEND=hostfs` a repository of files; `cargo xtask kill-loop 200` sets them.
 
 use crate::{
     disks::{Disk, MIB, Random, assert_restored},
@@ -19,10 +19,10 @@ fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// Lets a command run for a while, then kills it; true when it had ended by itself.
+/// Lets a command run for a while, then kills it; true if it had ended by itself.
 fn kill_after(mut child: Child, wait: Duration) -> bool {
     let until = Instant::now() + wait;
-    // The moment is the fault we inject; nothing is waited for.
+    // The time of the kill is the injected fault, so this is no wait for a condition.
     while Instant::now() < until && child.try_wait().unwrap().is_none() {
         park_timeout(Duration::from_micros(500));
     }
@@ -36,9 +36,9 @@ struct Loop {
     house: House,
     disk: Disk,
     random: Random,
-    /// What every published snapshot holds.
+    /// Content of every published snapshot.
     truth: BTreeMap<String, Vec<u8>>,
-    /// How long each kind of command takes when left alone.
+    /// Time of each kind of command without a kill.
     durations: BTreeMap<&'static str, Duration>,
     completed: u64,
 }
@@ -91,14 +91,14 @@ impl Loop {
         };
         let target = self.house.word("killed.raw");
         self.spawn_and_kill("restore", &["restore", &snapshot, "--target", &target]);
-        // Under its own name only when it is whole.
+        // Under its own name only when it is complete.
         if std::path::Path::new(&target).exists() {
             assert_restored(target.as_ref(), &self.truth[&snapshot]);
             std::fs::remove_file(&target).unwrap();
         }
     }
 
-    /// Everything that was published and not forgotten is there and whole.
+    /// Checks that all published snapshots that were not forgotten exist and are intact.
     fn inspect(&mut self, round: u64) {
         let ids = self.house.snapshots();
         let known: Vec<&String> = self.truth.keys().collect();
@@ -160,6 +160,6 @@ fn killed_at_random_moments_nothing_published_is_lost() {
     let pruned = run.house.summary(["prune"]);
     assert_eq!(pruned["after_bytes"], 0, "packs that nothing names were left: {pruned}");
     let left = run.house.summary(["stats"])["store"]["live_bytes"].as_u64().unwrap();
-    // The catalog remembers what was; the engine's log and tables have their own size.
+    // The catalog keeps records of removed snapshots; the engine's log and tables have sizes of their own.
     assert!(left < empty_bytes + 8 * MIB, "{left} bytes left in use, {empty_bytes} in a new store");
 }

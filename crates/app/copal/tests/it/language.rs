@@ -1,4 +1,4 @@
-//! The words: JSON lines that keep their promise, help that teaches, text for people.
+//! Output of commands: stable JSON lines, help with examples, text for people.
 
 use crate::{
     disks::{Disk, MIB},
@@ -6,7 +6,7 @@ use crate::{
 };
 use serde_json::Value;
 
-/// Every line is versioned and typed; the summary has these fields.
+/// Checks that every line has version and type, and that the summary has these fields.
 fn promised(house: &House, words: &[&str], fields: &[&str]) -> Value {
     let run = Run::of(house.command(["--json"]).args(words).output().unwrap());
     assert_eq!(run.code, Some(0), "{words:?}: {run:?}");
@@ -37,7 +37,7 @@ fn each_command_speaks_json() {
     promised(&house, &["version"], &["version"]);
 }
 
-/// Returns the snapshot.
+/// Makes a backup with JSON lines; returns the snapshot.
 fn a_backup_speaks_json(house: &House) -> String {
     Disk::create(&house.path("disk.raw"), 4 * MIB, 30);
     let image = house.word("disk.raw");
@@ -151,9 +151,9 @@ fn text_for_people_names_what_matters() {
     assert!(said(&["version"]).starts_with("copal "));
 }
 
-/// Symptom: a job of cron that is told to be quiet sent a mail every day.
-/// Cause: --quiet left out progress and notices, and printed the result. Fix: success prints nothing, unless
-/// it was asked for; failures and what needs a person are told as ever.
+/// Symptom: a quiet cron job sent a mail every day.
+/// Cause: --quiet left out progress and notices, and printed the result. Fix: success prints nothing but
+/// requested data; failures and warnings are still printed.
 #[test]
 fn quiet_success_prints_nothing() {
     let house = House::plain();
@@ -191,7 +191,7 @@ fn quiet_success_prints_nothing() {
     assert!(failed.sentence().contains("none"), "{failed:?}");
 }
 
-/// Runs with standard output as the shell is told to make it.
+/// Runs with standard output redirected by the shell.
 fn with_stdout(house: &House, words: &[&str], stdout: &str) -> Run {
     let copal = house.command(words);
     let mut command = std::process::Command::new("bash");
@@ -207,9 +207,9 @@ fn with_stdout(house: &House, words: &[&str], stdout: &str) -> Run {
 }
 
 /// Symptom: `copal snapshots` into a full file system, or without standard output, ended with exit code 0; a
-/// restore into a closed standard output said that it had restored.
-/// Cause: nobody looked at what became of the writes; the system library opens /dev/null in the place of what
-/// is closed.
+/// restore into a closed standard output reported success.
+/// Cause: the results of the writes were ignored; the system library opens /dev/null in place of a closed
+/// descriptor.
 /// Fix: a result that could not be written is exit code 1.
 #[test]
 fn a_result_that_nobody_gets_is_no_success() {
@@ -226,22 +226,21 @@ fn a_result_that_nobody_gets_is_no_success() {
             &["--version"],
         ] {
             let run = with_stdout(&house, words, stdout);
-            // A short answer may fit into the pipe before its reader goes.
+            // A short output may fit into the pipe before its reader ends.
             if stdout != "| true" || words[0] == "restore" {
                 assert_eq!(run.code, Some(1), "{words:?} {stdout}: {run:?}");
                 assert!(run.sentence().contains("standard output"), "{words:?} {stdout}: {run:?}");
             }
         }
-        // What has nothing to say does its work.
+        // A command without output succeeds.
         assert_eq!(with_stdout(&house, &["--quiet", "verify", "latest"], stdout).code, Some(0));
     }
 }
 
-/// Symptom: `copal backup` with its repository and password in the environment was answered that --repo and
-/// --password-file are missing, too. Below each command stood 45 lines of options that are the same
-/// everywhere.
-/// Cause: options of all commands are shown with each, and what the environment gives is shown as typed.
-/// Fix: they stand in `copal --help` alone, and a command names what it needs.
+/// Symptom: `copal backup` with its repository and password in the environment reported --repo and
+/// --password-file as missing, too. The help of each command listed 45 lines of common options.
+/// Cause: each command listed the common options, and options from the environment counted as given.
+/// Fix: only `copal --help` lists them, and a usage error names the missing options alone.
 #[test]
 fn common_options_are_told_once_and_never_demanded() {
     let house = House::encrypted();
@@ -268,15 +267,15 @@ fn common_options_are_told_once_and_never_demanded() {
     }
     assert!(said(&["kv", "dump", "--help"]).contains("--store"));
     assert!(said(&["stats", "--help"]).lines().count() < 25);
-    // They are taken behind the command as before.
+    // A command still accepts them.
     house.good(["stats", "--memory", "100M", "--json"]);
     assert!(said(&["completions", "bash"]).contains("--allow-volatile"));
 }
 
-/// Symptom: a description was kept with a snapshot and shown nowhere; tags could not be asked for; `stored`
-/// of the summary was more than what `snapshots` said of the same backup; `stats` counted holes as disk.
-/// Cause: the manifest was written before its own size was known; the rest was never asked.
-/// Fix: all of it is shown, and both words and tags choose snapshots.
+/// Symptom: a description was stored with a snapshot and never shown; tags could not be queried; `stored` of
+/// the summary differed from that of `snapshots` for the same backup; `stats` counted holes as disk.
+/// Cause: the manifest was written before its own size was known; the other fields were never read.
+/// Fix: all of it is shown, and both description and tags select snapshots.
 #[test]
 fn what_was_told_at_a_backup_is_shown_and_asked_for() {
     let house = House::plain();
@@ -308,8 +307,8 @@ fn what_was_told_at_a_backup_is_shown_and_asked_for() {
     assert_eq!(stats["hole_bytes"], holes, "{stats}");
     assert!(holes > 0 && disk.bytes.len() as u64 * 2 > holes);
     assert!(said(&["stats"]).contains("of it holes"));
-    // Symptom: a verify of many packs said `0 packs`. Cause: only `check` counted them. Fix: those it read
-    // from count.
+    // Symptom: a verify of many packs reported `0 packs`. Cause: only `check` counted them. Fix: packs that
+    // were read count.
     let verified = house.summary(["verify", "latest"]);
     assert!(verified["packs"].as_u64().unwrap() > 0, "{verified}");
 }
@@ -353,8 +352,8 @@ fn words_that_make_no_sense_are_code_2_in_json_too() {
     assert_eq!(run.code, Some(2));
     let line = run.lines().pop().unwrap();
     assert_eq!((&line["message_type"], &line["exit_code"]), (&"exit_error".into(), &2.into()), "{line}");
-    // Symptom: "the following required arguments were not provided:", and not a word of which.
-    // Cause: only the first line of what the parser says was taken. Fix: all of it before the usage.
+    // Symptom: "the following required arguments were not provided:", without the arguments.
+    // Cause: only the first line of the parser's message was taken. Fix: all text before the usage.
     let message = line["message"].as_str().unwrap();
     assert!(message.contains("not provided: --vm <NAME>"), "{message}");
     assert!(!message.contains("Usage"), "{message}");

@@ -1,7 +1,7 @@
-//! VMs that run: a storage daemon whose disks are written all the time, and a guest under TCG.
+//! Running VMs: a storage daemon whose disks are written all the time, and a guest under TCG.
 //!
-//! What a snapshot must hold is read independently: the test pauses its writer, so that it knows each byte of
-//! the moment that it lets `copal` choose, or asks the daemon for a second point in time of its own.
+//! The correct content of a snapshot is read independently. The test pauses its writer, so that it knows each
+//! byte at the moment that `copal` chooses; or it asks the daemon for a second point in time of its own.
 
 mod daemon;
 mod elsewhere;
@@ -40,7 +40,7 @@ fn modes(summary: &Value) -> Vec<(&str, &str)> {
     disks.map(|disk| (disk["mode"].as_str().unwrap(), disk["reason"].as_str().unwrap())).collect()
 }
 
-/// Both disks of a snapshot are what they were.
+/// Checks that a snapshot holds both disks unchanged.
 fn assert_holds(house: &House, summary: &Value, disks: &[Vec<u8>; 2]) {
     for (name, bytes) in ["sda", "sdb"].iter().zip(disks) {
         let target = house.path("restored");
@@ -59,7 +59,7 @@ fn assert_holds(house: &House, summary: &Value, disks: &[Vec<u8>; 2]) {
     }
 }
 
-/// What every disk of the daemon is, but for the names that QEMU makes up.
+/// Properties of every disk of the daemon, except for names that QEMU generates.
 fn assert_nothing_left(daemon: &Daemon) {
     assert_eq!(daemon.nodes(), ["top0", "top1", "vm0", "vm1"]);
     let left: Vec<String> = std::fs::read_dir(daemon.path(""))
@@ -88,14 +88,14 @@ fn a_full_backup_and_three_incremental_ones_hold_what_the_disks_were() {
         daemon.write(1, (2 + round) * MIB + 4096, 4096);
         let next = house.summary([words(&daemon), vec!["--strict-incremental".into()]].concat());
         assert_eq!(modes(&next), [("incremental", ""); 2], "{next}");
-        // What was written, and what marks the bitmaps.
+        // The written ranges, and those that mark the bitmaps.
         let written = (256 << 10) + (64 << 10);
         assert!((written..=written + 2 * (256 << 10)).contains(&count(&next, "dirty_bytes")), "{next}");
         assert_eq!(next["warnings"], serde_json::json!([]), "{next}");
         assert_holds(&house, &next, &daemon.bytes);
         assert_nothing_left(&daemon);
     }
-    // One bitmap for each disk, which the newest snapshot names.
+    // One bitmap for each disk, named by the newest snapshot.
     let listed = house.summary(["bitmap", "ls", "--qmp", &daemon.path("qmp.sock")]);
     let listed = listed["bitmaps"].as_array().unwrap();
     let newest = house.snapshots().pop().unwrap();
@@ -108,8 +108,8 @@ fn a_full_backup_and_three_incremental_ones_hold_what_the_disks_were() {
     house.check();
 }
 
-/// While `copal` reads, a writer writes block after block, round and round: only one moment has a round up to
-/// some block and the round before behind it.
+/// While `copal` reads, a writer writes block after block, round and round: only one moment has one round up
+/// to some block and the previous round after it.
 #[test]
 fn what_is_written_meanwhile_is_in_the_next_snapshot_and_not_in_this_one() {
     if !have_daemon() {
@@ -133,12 +133,12 @@ fn what_is_written_meanwhile_is_in_the_next_snapshot_and_not_in_this_one() {
     assert_holds(&house, &quiet, &daemon.bytes);
 }
 
-/// Symptom: a backup stored zeros for blocks that the guest zeroed or trimmed while it ran; exit code 0,
+/// Symptom: a backup stored zeros for blocks that the guest zeroed or trimmed meanwhile; exit code 0,
 /// `verify` clean.
-/// Cause: QEMU before 8.0 tells holes of the present disk, and reads it where a request goes beyond a cluster
-/// that was copied.
-/// Fix: QEMU is asked how it answers; where it answers wrong, no hole is asked for and each read lies within
-/// one cluster.
+/// Cause: QEMU before 8.0 reports holes of the present disk, and reads it where a request extends beyond a
+/// copied cluster.
+/// Fix: QEMU's behaviour is tested first. If it is wrong, no holes are queried and each read lies within one
+/// cluster.
 #[test]
 fn guests_that_write_zero_and_trim_are_backed_up_at_moments() {
     if !have_daemon() {
@@ -178,8 +178,8 @@ fn guests_that_write_zero_and_trim_are_backed_up_at_moments() {
 
 /// Symptom: a guest that trimmed much during a backup (`fstrim`) broke the point in time, and the backup
 /// ended.
-/// Cause: the filter passed the trim on, and copied all of it first.
-/// Fix: the filter ignores trims, which are advice. Behind the backup they are obeyed again.
+/// Cause: the filter passed the trim on, after copying all of its range.
+/// Fix: the filter ignores trims, which are optional. After the backup they work again.
 #[test]
 fn a_trim_of_much_does_not_break_the_point_in_time() {
     if !have_daemon() {
@@ -206,7 +206,7 @@ fn a_trim_of_much_does_not_break_the_point_in_time() {
     assert_holds(&house, &next, &daemon.bytes);
 }
 
-/// A trim of 1 GB, of a disk of 2 GB that has little on it: more than the fleecing image may hold.
+/// A trim of 1 GB on a disk of 2 GB with little data: more than the fleecing image may hold.
 #[test]
 fn a_trim_of_a_gigabyte_does_not_break_the_point_in_time() {
     if !have_daemon() {
@@ -244,10 +244,10 @@ fn a_trim_of_a_gigabyte_does_not_break_the_point_in_time() {
     assert_nothing_left(&daemon);
 }
 
-/// Symptom: when the storage of a fleecing image did not answer any more, a guest's write waited for as long
-/// as a copy may take, and then all of the guest waited, for as long as the storage did.
-/// Cause: QEMU waits for every copy on its way before the filter goes.
-/// Fix: the storage is asked before; if it does not answer, the filter stays until the next backup.
+/// Symptom: when the storage of a fleecing image stopped responding, a guest's write waited for the longest
+/// time of a copy. Then all of the guest waited as long as the storage did.
+/// Cause: QEMU waits for every copy in progress before it removes the filter.
+/// Fix: the storage is tested first; if it does not respond, the filter stays until the next backup.
 #[test]
 fn a_fleecing_image_that_hangs_ends_the_backup_and_no_write_of_the_guest() {
     if !have_daemon() {
@@ -293,11 +293,11 @@ fn a_fleecing_image_that_hangs_ends_the_backup_and_no_write_of_the_guest() {
     assert!(daemon.is_alive());
 }
 
-/// Symptom: QEMU 7.2.22 aborted, and the guest with it, when a disk in a thread of its own was backed up.
-/// Then any iothread made each export unusable.
-/// Cause: its filter is not made for other threads. QMP does not tell where an export runs.
-/// Fix: such a disk is refused before anything is changed. The command line of QEMU tells where an export
-/// runs, if it is of that.
+/// Symptom: QEMU 7.2.22 aborted together with the guest when a disk in a separate thread was backed up. After
+/// a first fix, any iothread made each export unusable.
+/// Cause: its filter does not support other threads. QMP does not report the thread of an export.
+/// Fix: such a disk is refused before anything is changed. The command line of QEMU shows the thread of an
+/// export that was created there.
 #[test]
 fn a_disk_that_may_run_in_a_thread_of_its_own_is_refused_and_others_are_not() {
     if !have_daemon() {
@@ -331,7 +331,7 @@ fn a_disk_that_may_run_in_a_thread_of_its_own_is_refused_and_others_are_not() {
     let made = house.summary(words(&daemon));
     assert!(daemon.is_alive(), "{made}");
     assert_holds(&house, &made, &daemon.bytes);
-    // An export that came later may run anywhere.
+    // An export that was created later may run in any thread.
     house.good(["bitmap", "rm", "--qmp", &daemon.path("qmp.sock"), "--node", "vm0", "--all"]);
     let export = serde_json::json!({ "type": "nbd", "id": "later", "node-name": "top0", "name": "later" });
     daemon.execute("block-export-add", export);
@@ -342,7 +342,7 @@ fn a_disk_that_may_run_in_a_thread_of_its_own_is_refused_and_others_are_not() {
     );
 }
 
-/// Symptom: a copy was given up after 2.05 seconds, where 45 were meant.
+/// Symptom: a copy was given up after 2.05 seconds instead of 45.
 /// Cause: before QEMU 9.1 the nanoseconds of `cbw-timeout` are kept in 32 bits.
 /// Fix: the limit follows the version.
 #[test]
@@ -372,9 +372,9 @@ fn the_limit_of_a_copy_follows_the_version() {
     }
 }
 
-/// Symptom: of a backup that was killed, and whose QEMU ended then, the fleecing images stayed for ever.
-/// Cause: they were found by the nodes of that QEMU alone.
-/// Fix: the next backup looks into the directory, and removes directories in which no process has a lock.
+/// Symptom: after a killed backup whose QEMU then ended, the fleecing images stayed for ever.
+/// Cause: only the nodes of that QEMU named them.
+/// Fix: the next backup searches the directory, and removes directories in which no process has a lock.
 #[test]
 fn images_of_a_killed_backup_go_with_the_next_one_also_when_qemu_ended() {
     if !have_daemon() {
@@ -394,7 +394,7 @@ fn images_of_a_killed_backup_go_with_the_next_one_also_when_qemu_ended() {
         entries.filter(|entry| entry.path().join("lock").exists()).count()
     };
     assert_eq!(left(&daemon), 1);
-    // Another VM's backup leaves images alone that a QEMU still has open.
+    // Another VM's backup does not remove images that a QEMU still has open.
     let other = House::plain();
     let idle = Daemon::idle(&other);
     let mut elsewhere: Vec<String> = words(&idle).into_iter().take(9).collect();
@@ -410,9 +410,9 @@ fn images_of_a_killed_backup_go_with_the_next_one_also_when_qemu_ended() {
     assert_nothing_left(&daemon);
 }
 
-/// Symptom: a backup that was killed while it held the guest's file systems left them frozen.
-/// Cause: nobody else thawed them before the next backup.
-/// Fix: a guardian does, which has the connection to the agent as well.
+/// Symptom: a backup that was killed while the guest's file systems were frozen left them frozen.
+/// Cause: they were thawed only by the next backup.
+/// Fix: a guardian process, which also has the connection to the agent, thaws them.
 #[test]
 fn a_guest_is_thawed_when_its_backup_is_killed() {
     if !have_daemon() {
@@ -433,9 +433,9 @@ fn a_guest_is_thawed_when_its_backup_is_killed() {
     assert_eq!(heard.last().map(String::as_str), Some("guest-fsfreeze-thaw"), "{heard:?}");
 }
 
-/// Symptom: a running VM over a base image that had lost its end, or whose format only QEMU reads, made a
-/// good snapshot: QEMU reads zeros where a file ends early. Cause: the files behind a running image were not
-/// looked at. Fix: the snapshot is doubtful until a person has accepted it once.
+/// Symptom: a running VM with a truncated base image, or with one whose format only QEMU reads, made a good
+/// snapshot: QEMU reads zeros beyond the end of a file. Cause: the backing files of a running image were not
+/// checked. Fix: the snapshot is doubtful until a user has accepted it once.
 #[test]
 fn a_short_or_foreign_file_behind_a_running_disk_makes_a_doubtful_snapshot() {
     if !have_daemon() {
@@ -494,7 +494,7 @@ fn a_bitmap_that_does_not_count_costs_its_disk_alone() {
         assert_holds(&house, &made, &daemon.bytes);
         assert_nothing_left(daemon);
     };
-    // Removed behind our back, by our own command and by QMP.
+    // Removed without our knowledge, by our own command and by QMP.
     let qmp = daemon.path("qmp.sock");
     let gone = house.summary(["bitmap", "rm", "--qmp", &qmp, "--node", "vm0", "--all"]);
     assert_eq!(gone["removed"].as_array().unwrap().len(), 1);
@@ -511,7 +511,7 @@ fn a_bitmap_that_does_not_count_costs_its_disk_alone() {
     // Another size.
     daemon.resize(0, 17 * MIB);
     expect(&mut daemon, &["--serial", "sda=other"], "it has 17825792 now");
-    // What a bitmap does not name is not removed.
+    // An unknown name is not removed.
     let none = house.run(["bitmap", "rm", "--qmp", &qmp, "--node", "vm0", "none"]);
     assert_eq!(none.code, Some(3), "{none:?}");
     house.check();
@@ -537,7 +537,7 @@ fn whoever_is_killed_between_the_moment_and_the_snapshot_forgets_no_write() {
         let run = backup.end();
         assert_eq!(run.code, code, "{run:?}");
         daemon.limit_reads(0);
-        // What a kill leaves stands, a signal takes it down.
+        // Remains of a kill stay; after a signal they are removed.
         assert_eq!(daemon.nodes().len() > 4, code.is_none());
         daemon.write(0, 8 * MIB, 4096);
         daemon.write(1, 8 * MIB, 4096);
@@ -585,7 +585,7 @@ fn a_daemon_that_is_killed_meanwhile_costs_a_rescan() {
     daemon.write(0, MIB, 8 * MIB);
     daemon.write(1, MIB, 4 * MIB);
     house.summary(words(&daemon));
-    // Stopped in order, it keeps the bitmap of the qcow2 image.
+    // After a regular stop, the qcow2 image keeps the bitmap.
     daemon.stop();
     daemon.start_again();
     daemon.write(0, 3 * MIB, 4096);
@@ -641,7 +641,7 @@ fn a_qemu_without_a_limit_of_time_for_copies_is_read_as_a_whole() {
     );
     assert_holds(&house, &made, &daemon.bytes);
     assert_nothing_left(&daemon);
-    // What began there may be believed where more is known.
+    // A bitmap that began there may be trusted if more is known.
     daemon.write(1, 2 * MIB, MIB);
     let next = house.summary([crate::live::words(&daemon), vec!["--strict-incremental".into()]].concat());
     assert_holds(&house, &next, &daemon.bytes);
@@ -663,7 +663,7 @@ fn a_guest_is_frozen_for_the_moment_alone() {
     assert_holds(&house, &made, &daemon.bytes);
     let heard = agent.join().unwrap();
     assert_eq!(heard[heard.len() - 2..], ["guest-fsfreeze-freeze", "guest-fsfreeze-thaw"]);
-    // Nobody is there any more: no backup, and nothing left.
+    // The daemon has ended: no backup, and no remains.
     let run = house.run([words(&daemon), freeze.to_vec()].concat());
     assert_eq!(run.code, Some(3), "{run:?}");
     assert!(run.sentence().contains("the guest was not frozen"), "{run:?}");
@@ -718,7 +718,7 @@ fn an_agent_freezes_a_guest_as_its_plan_says() {
     let taken = house.snapshots();
     assert_eq!(taken.len(), 1);
     assert_holds(&house, &serde_json::json!({ "snapshot": taken[0] }), &daemon.bytes);
-    // Nobody is there any more: that VM has no snapshot, and nothing is left.
+    // The daemon has ended: that VM has no snapshot, and there are no remains.
     let run = house.run(words);
     assert_ne!(run.code, Some(0), "{run:?}");
     assert!(

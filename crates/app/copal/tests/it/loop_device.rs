@@ -13,15 +13,15 @@ pub(crate) struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// A device over `file`, which is made `size` bytes long. `None`, and a line that says so, where there
-    /// are none; `COPAL_TEST_REQUIRE_LOOP` makes that a failure.
+    /// A device over `file`, which is extended to `size` bytes. `None`, with a message, if there are no loop
+    /// devices; `COPAL_TEST_REQUIRE_LOOP` makes that a failure.
     pub(crate) fn attach(file: &Path, size: u64) -> Option<LoopDevice> {
         let image = File::options().create(true).truncate(false).write(true).open(file).unwrap();
         image.set_len(size).unwrap();
         LoopDevice::over(&["--find", "--show"], file)
     }
 
-    /// A device for reading over a file as it is. `None` as of [`LoopDevice::attach`].
+    /// A read-only device over an existing file. `None` as for [`LoopDevice::attach`].
     pub(crate) fn attach_read_only(file: &Path) -> Option<LoopDevice> {
         LoopDevice::over(&["--find", "--show", "--read-only"], file)
     }
@@ -50,8 +50,8 @@ impl LoopDevice {
         LoopDevice { path: PathBuf::from(String::from_utf8(made.stdout).unwrap().trim()), is_divided: false }
     }
 
-    /// A partition that begins at the first MiB, made known to the kernel alone: there is no table on the
-    /// device.
+    /// A partition that begins at the first MiB, known to the kernel alone: the device has no partition
+    /// table.
     pub(crate) fn divide(&mut self, size: u64) -> PathBuf {
         let made =
             Command::new("addpart").arg(&self.path).args(["1", "2048", &(size / 512).to_string()]).status();
@@ -70,12 +70,12 @@ impl Drop for LoopDevice {
         if self.is_divided {
             let _ = Command::new("delpart").arg(&self.path).arg("1").status();
         }
-        // A device that stays attached keeps a scratch file alive, nothing more.
+        // A device that remains attached only keeps a scratch file alive.
         let _ = Command::new("losetup").arg("--detach").arg(&self.path).status();
     }
 }
 
-/// A file system on a device, mounted, which can be made to answer no write. It goes when this is dropped.
+/// A mounted file system on a device that can be made to block writes. Unmounted when this is dropped.
 pub(crate) struct FreezableMount(PathBuf);
 
 impl FreezableMount {
@@ -103,7 +103,7 @@ impl FreezableMount {
 impl Drop for FreezableMount {
     fn drop(&mut self) {
         self.tell("--unfreeze");
-        // Lazily: a process that a failed test has left may use it.
+        // Lazily: a process of a failed test may still use it.
         let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
     }
 }

@@ -1,7 +1,7 @@
-//! The built `copal`, end to end: what a user types, sees and loses.
+//! The built `copal`, end to end: input, output and lost data of a user.
 //!
-//! Every run's standard error is scanned: a warning or an error of the libraries that a test does
-//! not expect fails it, and so does a panic.
+//! Every run's standard error is scanned: an unexpected warning or error of the libraries fails the test, and
+//! so does a panic.
 
 #![allow(clippy::disallowed_methods, reason = "a test without threads fails")]
 

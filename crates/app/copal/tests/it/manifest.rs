@@ -1,5 +1,5 @@
-//! A snapshot whose manifest is damaged: listed as what it is, forgotten by its id, in nobody's way; and a VM
-//! whose log is.
+//! A snapshot with a damaged manifest is listed as damaged, can be forgotten by its id, and hinders no
+//! command; likewise a VM with a damaged log.
 
 use crate::{
     disks::{Disk, MIB, assert_restored},
@@ -8,11 +8,11 @@ use crate::{
 use copal_data::LocalStore;
 use copal_volume::{ReadOptions, VolumeStore};
 
-/// Flips a bit of a file of the volumes, in a way that the layers below do not notice: of the last whose name
+/// Flips a bit of a file of the volumes, unnoticed by the layers below: of the last file whose name satisfies
 /// `is_meant`.
 fn damage(house: &House, is_meant: impl Fn(&str) -> bool) {
     let file = copal_device::FileOptions { allow_cow: true, unsafe_volatile: true, ..Default::default() };
-    // The kernel drops the descriptors of a ring, and with them the lock, a little after the process has
+    // The kernel releases the descriptors of a ring, and with them the lock, shortly after the process has
     // ended.
     let device = loop {
         match copal_device::open_file(&house.store(), &file) {
@@ -42,9 +42,10 @@ fn damage(house: &House, is_meant: impl Fn(&str) -> bool) {
     objects.close().unwrap();
 }
 
-/// Symptom: one damaged manifest, and no command that names a snapshot worked any more, `forget` included.
+/// Symptom: after damage to one manifest, no command that names a snapshot worked any more, not even
+/// `forget`.
 /// Cause: every manifest was decoded to find one snapshot.
-/// Fix: only the one that is meant; the list says which are damaged, and ids are enough to forget them.
+/// Fix: only the requested one is decoded; the list marks damaged ones, and ids suffice to forget them.
 #[test]
 fn a_damaged_snapshot_is_listed_and_forgotten_and_the_others_work() {
     let house = House::plain();
@@ -71,9 +72,9 @@ fn a_damaged_snapshot_is_listed_and_forgotten_and_the_others_work() {
         let run = Run::of(house.command(words).output().unwrap());
         assert_eq!(run.code, Some(20), "{words:?}: {run:?}");
     }
-    // It stands for no day: the good one of this day is kept beside it.
+    // It represents no day: the good snapshot of this day is kept beside it.
     disk.mutate(1);
-    // The library's own word about the base that it passes over is a warning.
+    // The library's warning about the base that it skips.
     let mut backup = house.command(["--json", "backup", "--vm", "web"]);
     let backup = backup.arg(&image).env("COPAL_LOG", "off").output().unwrap();
     let next = id(&Run::of(backup).summary());
@@ -85,11 +86,10 @@ fn a_damaged_snapshot_is_listed_and_forgotten_and_the_others_work() {
     assert_eq!(house.snapshots(), [other, next]);
 }
 
-/// Symptom: `prune --dry-run` of a repository with a damaged snapshot showed nothing and exited with 20, and
-/// so did `delete --dry-run` of the damaged one itself, which the real command deletes.
-/// Cause: a dry run understood every snapshot, also those that would be gone by then, and its failure was the
-/// command's.
-/// Fix: it does without those, and what would stop the real command is listed as a refusal.
+/// Symptom: `prune --dry-run` of a repository with a damaged snapshot printed nothing and exited with 20. So
+/// did `delete --dry-run` of the damaged one itself, which the real command deletes.
+/// Cause: a dry run decoded every snapshot, also those that would be removed, and failed with their errors.
+/// Fix: it skips those, and lists an obstacle of the real command as a refusal.
 #[test]
 fn a_dry_run_beside_a_damaged_snapshot_tells_what_is_in_the_way() {
     let house = House::plain();
@@ -113,9 +113,9 @@ fn a_dry_run_beside_a_damaged_snapshot_tells_what_is_in_the_way() {
     house.check();
 }
 
-/// Symptom: one damaged record in the log of one VM, and `snapshots` showed nothing and no snapshot of
+/// Symptom: after damage to one record in the log of one VM, `snapshots` printed nothing, and no snapshot of
 /// another VM could be restored by its id, with `--vm` or without.
-/// Cause: the first log that could not be read ended every search.
+/// Cause: the first unreadable log ended every search.
 /// Fix: the others are searched, listed and restored; the damaged one is named, with exit code 20.
 #[test]
 fn a_damaged_log_of_one_vm_is_named_and_the_others_are_listed_and_restored() {

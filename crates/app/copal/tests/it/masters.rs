@@ -1,4 +1,4 @@
-//! Several masters over one database: one leads, the others take over.
+//! Several masters over one database: one leads, and others take over.
 
 use crate::{
     cluster::{free_ports, named_copal},
@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long anything may take before the test fails.
+/// Longest wait before the test fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct House {
@@ -69,7 +69,7 @@ impl House {
         String::from_utf8(run.stdout).unwrap()
     }
 
-    /// Starts a process and waits until it is ready; what it said then.
+    /// Starts a process and waits until it is ready; returns its message.
     fn start(&mut self, name: &str, words: &[&str]) -> Value {
         let log = std::fs::File::options().create(true).append(true).open(self.dir("log")).unwrap();
         let mut child = self.copal(words).arg("--json").stdout(Stdio::piped()).stderr(log).spawn().unwrap();
@@ -138,7 +138,7 @@ fn three_masters_share_a_database_and_the_next_one_leads_when_one_is_killed() {
     }
     house.good(&["status", "--wait", "healthy"]);
     house.good(&["fs", "mkdir", "mail"]);
-    // A client that knows the views goes on whoever leads.
+    // A client that knows the views continues under any leader.
     let mut run = house
         .copal(&["fs", "run", "--parallel", "1"])
         .stdin(Stdio::piped())
@@ -160,7 +160,7 @@ fn three_masters_share_a_database_and_the_next_one_leads_when_one_is_killed() {
     };
     put();
     let mut term = house.status()["master"]["term"].as_u64().unwrap();
-    // The leader is killed three times running; each time another takes over, and the killed one stands by
+    // The leader is killed three times in a row; each time another takes over, and the killed one stands by
     // again.
     for leader in [1, 2, 3] {
         let told = house.status();
@@ -191,7 +191,7 @@ fn three_masters_share_a_database_and_the_next_one_leads_when_one_is_killed() {
     for name in ["mail", "after1", "after2", "after3"] {
         assert!(volumes.contains(name), "{volumes}");
     }
-    // A token for a data server makes nobody a master; a password is not taken from a command line.
+    // A token for a data server admits no master; a password on the command line is refused.
     let token = house.good(&["node", "token"]).trim().to_owned();
     let listen = format!("127.0.0.1:{}", house.port + 7);
     let refused = house.run(&[
@@ -214,7 +214,7 @@ fn three_masters_share_a_database_and_the_next_one_leads_when_one_is_killed() {
     assert!(!logs.contains("secret") && !logs.contains("panicked"), "{logs}");
 }
 
-/// Lets what listens at `to` be reached at `at`, too.
+/// Forwards connections from port `at` to port `to`.
 fn forward(at: u16, to: u16) {
     let listener = std::net::TcpListener::bind(("127.0.0.1", at)).unwrap();
     std::thread::spawn(move || {
@@ -224,7 +224,7 @@ fn forward(at: u16, to: u16) {
             let ways = [(came.try_clone().unwrap(), gone.try_clone().unwrap()), (gone, came)];
             for (mut from, mut into) in ways {
                 std::thread::spawn(move || {
-                    // Ends when either side does.
+                    // Ends when either side ends.
                     let _ = std::io::copy(&mut from, &mut into);
                     let _ = into.shutdown(std::net::Shutdown::Both);
                 });
@@ -233,15 +233,15 @@ fn forward(at: u16, to: u16) {
     });
 }
 
-/// Symptom: after a boot all masters were gone. Cause: each ended when the database did not answer yet, and
-/// the service manager gave up after five tries. Fix: a master whose database is not reached at its start
-/// says so and waits.
+/// Symptom: after a boot no master ran. Cause: each ended when the database did not answer yet, and the
+/// service manager gave up after five tries. Fix: a master whose database is unreachable at its start reports
+/// it and waits.
 #[test]
 fn a_master_waits_for_its_database_and_says_so() {
     let mut house = House::new();
     house.start_master(1);
     house.kill("master1");
-    // Where nobody listens yet.
+    // A port without a listener.
     let elsewhere = house.port + 6;
     let real = house.database.clone();
     let home = house.dir("master1/master.json");
@@ -257,7 +257,7 @@ fn a_master_waits_for_its_database_and_says_so() {
     let waiting = next();
     assert_eq!(waiting["message_type"], "waiting", "{waiting}");
     assert!(waiting["reason"].as_str().unwrap().contains("database"), "{waiting}");
-    // Symptom: a monitor was told meanwhile that another master led, and that all was well.
+    // Symptom: meanwhile monitoring reported that another master led, and that all was well.
     let http = waiting["http"].as_str().unwrap();
     for path in ["/health", "/ready"] {
         let told = page(http, path);
@@ -266,6 +266,6 @@ fn a_master_waits_for_its_database_and_says_so() {
     assert!(page(http, "/health").contains("waits for its database"));
     forward(elsewhere, port.parse().unwrap());
     let ready = next();
-    // Whether it leads at once or when the lease of the one that was killed has ended.
+    // It leads at once, or when the lease of the killed master has ended.
     assert_eq!(ready["message_type"], "ready", "{ready}");
 }

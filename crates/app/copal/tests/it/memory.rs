@@ -1,4 +1,4 @@
-//! The ceiling: peak memory as the kernel counts it, at a size where nothing fits into memory.
+//! The memory limit: peak memory by the kernel's count, at a size where nothing fits into memory.
 
 use crate::{
     disks::Random,

@@ -1,4 +1,4 @@
-//! What the processes of a cluster tell a monitor.
+//! Pages for monitoring of a cluster's processes.
 
 use crate::cluster::Served;
 use std::{
@@ -35,7 +35,7 @@ fn each_process_counts_what_it_answers_and_says_how_it_is() {
     cluster.good(&["fs", "put", "mail", "m1", "/etc/hostname"]);
     assert_ne!(cluster.run(&["fs", "put", "mail", "m1", "/etc/hostname"]).status.code(), Some(0));
 
-    // Who refuses first is waited for, others may not have been asked.
+    // The client waits for the first refusal; the other replicas may not have been asked.
     let refusals = ["data1", "data2", "data3"].map(|name| {
         let told = page(&http(name), "/metrics");
         value(&told, "copal_rpc_errors_total{method=\"Put\",code=\"EXISTS\"}").unwrap_or_default()
@@ -69,7 +69,7 @@ fn each_process_counts_what_it_answers_and_says_how_it_is() {
     ] {
         assert_eq!(value(&told, sample), Some(expected), "{sample}\n{told}");
     }
-    // A database that one master has alone is led by without an end.
+    // With a database of its own, a master leads without an end.
     assert_eq!(value(&told, "copal_master_lease_left_seconds"), None, "{told}");
     for name in ["master", "data1", "data2", "data3"] {
         for path in ["/health", "/ready"] {
@@ -114,6 +114,6 @@ fn a_master_that_ended_is_missed_by_its_servers() {
         assert!(Instant::now() < end, "{told}");
         std::thread::park_timeout(Duration::from_millis(200));
     }
-    // What is there is still served.
+    // Existing files are still served.
     assert!(page(&http, "/ready").starts_with("HTTP/1.1 200 "));
 }

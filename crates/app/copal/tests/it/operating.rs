@@ -10,10 +10,10 @@ use crate::{
     qemu::have_qemu,
 };
 
-/// Symptom: pasted into an empty directory, the page failed: it took images for granted, and named
+/// Symptom: pasted into an empty directory, the page failed: it expected existing images, and named
 /// directories of the system.
-/// Cause: the test made the images and moved the directories. Fix: the page has both, and the test runs it
-/// unedited.
+/// Cause: the test created the images and replaced the directories. Fix: the page does both, and the test
+/// runs it unedited.
 #[test]
 fn the_commands_of_the_operators_page_work_as_printed() {
     let (with_qemu, with_daemon) = (have_qemu(), have_daemon());
@@ -28,7 +28,7 @@ fn the_commands_of_the_operators_page_work_as_printed() {
     assert!(stdout.contains("no damage found"), "{stdout}");
     let is_incremental = |line: &&str| line.starts_with("  sda: ") && line.ends_with(", incremental");
     let count = stdout.lines().filter(is_incremental).count();
-    // By a list, by a bitmap of an image, by a bitmap of an export, by one of a VM that runs.
+    // By a list, by a bitmap of an image, by a bitmap of an export, by one of a running VM.
     let wanted = 1 + if with_qemu { 2 } else { 0 } + usize::from(with_daemon);
     assert_eq!(count, wanted, "{stdout}");
 }

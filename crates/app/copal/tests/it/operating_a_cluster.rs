@@ -6,9 +6,9 @@ use crate::{
 };
 
 /// Symptom: pasted into an empty directory, the page failed at its first command: it named addresses of other
-/// machines and directories of the system, and told of events that nothing made happen.
-/// Cause: the test replaced all of these before it ran the page. Fix: the page has them, and the test runs it
-/// unedited.
+/// machines and directories of the system, and described events without a cause.
+/// Cause: the test replaced all of these before it ran the page. Fix: the page contains them, and the test
+/// runs it unedited.
 #[test]
 fn the_commands_of_the_operators_page_of_a_cluster_work_as_printed() {
     let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

@@ -1,8 +1,8 @@
 //! Runs the commands of a page as printed: unedited, in one shell, in an empty directory.
 //!
-//! Pages name fixed ports and loopback addresses. Each run therefore gets a network and processes of its own,
-//! as far as this machine allows that (`unshare`); elsewhere the runs take turns. All processes that a page
-//! starts end with its shell.
+//! Pages name fixed ports and loopback addresses. Each run therefore gets its own network and process
+//! namespace if this machine allows that (`unshare`); otherwise the runs take turns. All processes of a page
+//! end with its shell.
 
 use std::{
     fs::File,
@@ -11,7 +11,7 @@ use std::{
     sync::OnceLock,
 };
 
-/// All `sh` blocks of a page, one after the other, and those of `kinds` that need programs of others.
+/// All `sh` blocks of a page in order, and those of `kinds`, which need other programs.
 pub(crate) fn commands(page: &str, kinds: &[&str]) -> String {
     let mut script = String::new();
     let mut is_command = false;
@@ -35,7 +35,7 @@ pub(crate) fn commands_of(page: &str, kinds: &[&str]) -> String {
     script
 }
 
-/// The program and its words that give a shell a network and processes of its own.
+/// The command that gives a shell its own network and process namespace.
 const OWN_NETWORK: [&str; 7] =
     ["unshare", "--net", "--mount", "--pid", "--mount-proc", "--fork", "--kill-child"];
 
@@ -51,8 +51,8 @@ fn have_own_network() -> bool {
     })
 }
 
-/// Runs `script` in `scratch/here`, which is made and is empty, in a network of its own where this machine
-/// allows that. A command that fails ends it, as does a variable that is not set. `path`: the search path.
+/// Runs `script` in the new, empty directory `scratch/here`, in its own network if this machine allows that.
+/// A failed command ends it, and so does an unset variable. `path`: the search path.
 pub(crate) fn run_as_printed(script: &str, scratch: &Path, path: &str) -> Output {
     match have_own_network() {
         true => {
@@ -65,7 +65,7 @@ pub(crate) fn run_as_printed(script: &str, scratch: &Path, path: &str) -> Output
     }
 }
 
-/// As [`run_as_printed`], in the network of this test, where such runs take turns.
+/// Like [`run_as_printed`], in the network of this test, where such runs take turns.
 pub(crate) fn run_in_this_network(script: &str, scratch: &Path, path: &str) -> Output {
     let turn = File::create(Path::new(env!("CARGO_TARGET_TMPDIR")).join("pages.lock")).unwrap();
     turn.lock().unwrap();

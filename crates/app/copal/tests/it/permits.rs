@@ -1,5 +1,4 @@
-//! What may be done in a cluster, and by whom: the right to write to a repository, clients that were granted
-//! something.
+//! Rights in a cluster: the writer lease of a repository, and clients with restricted rights.
 
 use crate::cluster::Served;
 use copal_testkit::Random;
@@ -8,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-/// A repository in a cluster, and how it is called.
+/// A repository in a cluster, and its address.
 struct Scene {
     cluster: Served,
     password: String,
@@ -71,7 +70,7 @@ fn a_repository_in_a_cluster_is_pruned_and_only_who_may_write_writes() {
     assert!(pruned.contains("removed") && !pruned.contains("in the store"), "{pruned}");
     scene.restores(&second);
     scene.good(&["check", "--read-data"]);
-    // What went is stored anew, and goes again by itself.
+    // Removed chunks are stored again, and removed again.
     scene.good(&["backup", "--vm", "web", &first]);
     scene.restores(&first);
     let newest = scene.newest();
@@ -80,7 +79,7 @@ fn a_repository_in_a_cluster_is_pruned_and_only_who_may_write_writes() {
     scene.restores(&second);
     scene.cluster.good(&["group", "verify", "--all", "--deep"]);
 
-    // A writer that dies keeps others out until its right has ended for every clock.
+    // A dead writer excludes others until its lease has ended by every clock.
     let large = scene.disk("large", 3, 64 << 20);
     let words = scene.words(&["backup", "--vm", "db", &large]);
     let mut dying = scene
@@ -93,7 +92,7 @@ fn a_repository_in_a_cluster_is_pruned_and_only_who_may_write_writes() {
     let dying_id = dying.id().to_string();
     let words = scene.words(&["prune"]);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    // It stands still while others ask, so that it cannot end before they have been answered.
+    // It is stopped while others ask, so that it cannot end before they have been answered.
     let signal = |signal: &str| {
         let sent = Command::new("kill").args([signal, &dying_id]).status();
         assert!(sent.unwrap().success());
@@ -111,12 +110,12 @@ fn a_repository_in_a_cluster_is_pruned_and_only_who_may_write_writes() {
     dying.wait().unwrap();
     let busy = scene.bad(11, &["prune"]);
     assert!(busy.contains("process") && busy.contains(" s if it has died"), "{busy}");
-    // Reading goes on.
+    // Reads continue.
     scene.restores(&second);
 }
 
-/// In a fleet there is no writer of the repository: who backs up one VM keeps nobody from another, and is
-/// told of by name to who wants the same one.
+/// In a fleet the repository has no single writer: a backup of one VM excludes no other VM, and a second
+/// backup of the same VM is told the holder's name.
 #[test]
 fn in_a_fleet_many_write_at_once_and_one_vm_is_backed_up_by_one() {
     let scene = Scene::new();
@@ -133,7 +132,7 @@ fn in_a_fleet_many_write_at_once_and_one_vm_is_backed_up_by_one() {
         .unwrap();
     let id = writing.id().to_string();
     let signal = |signal: &str| assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
-    // It stands still while others ask, so that it cannot end before they have been answered.
+    // It is stopped while others ask, so that it cannot end before they have been answered.
     let refused = loop {
         std::thread::park_timeout(Duration::from_millis(50));
         signal("-STOP");
@@ -146,7 +145,7 @@ fn in_a_fleet_many_write_at_once_and_one_vm_is_backed_up_by_one() {
         assert!(writing.try_wait().unwrap().is_none(), "the backup was never seen to write");
     };
     assert!(refused.contains("VM db"), "{refused}");
-    // Another VM is backed up, freed and restored meanwhile; of the one that is written nothing is touched.
+    // Another VM is backed up, freed and restored meanwhile; data of the VM in use is not changed.
     let middle = scene.disk("middle", 4, 3 << 20);
     scene.good(&["backup", "--vm", "web", &middle]);
     scene.good(&["backup", "--vm", "web", &small]);
@@ -158,7 +157,7 @@ fn in_a_fleet_many_write_at_once_and_one_vm_is_backed_up_by_one() {
     assert!(writing.wait().unwrap().success(), "it goes on where it stood");
     scene.good(&["check", "--read-data"]);
 
-    // One that died on this host is taken over at once.
+    // The session of a process that died on this host is taken over at once.
     let third = scene.disk("third", 3, 64 << 20);
     let words = scene.words(&["backup", "--vm", "db", &third]);
     let mut dying = scene
@@ -216,7 +215,7 @@ fn a_named_client_does_what_it_was_granted_and_nothing_else() {
     let mode = std::fs::metadata(&nightly).unwrap();
     assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode.permissions()) & 0o777, 0o600);
 
-    // The one for backups backs up and restores, and takes nothing away.
+    // The client for backups backs up and restores, and removes nothing.
     let by_nightly = |words: &[&str]| {
         let words = scene.words(words);
         let words = ["--cluster", &nightly].into_iter().chain(words.iter().map(String::as_str));
@@ -256,7 +255,7 @@ fn a_named_client_does_what_it_was_granted_and_nothing_else() {
         serde_json::from_str(&cluster.good(&["fs", "ls", "vms", "--json"])).unwrap();
     assert!(volumes.to_string().contains("cat-"), "{volumes}");
 
-    // Who may only read.
+    // A client with the right read only.
     let as_reader = |words: &[&str]| {
         ["--cluster", &reader].iter().chain(words).map(|word| (*word).to_owned()).collect::<Vec<_>>()
     };
@@ -276,8 +275,8 @@ fn a_named_client_does_what_it_was_granted_and_nothing_else() {
     call(Some(21), &["fs", "rmdir", "mail", "--with-files"]);
     cluster.bad(40, &["fs", "stat", "mail", "m2"]);
 
-    // Its certificate: one that has ended is refused with what to do, a new one is good again, and one whose
-    // time is half over is renewed by the next command.
+    // Certificates: an expired one is refused with the remedy, a new one is valid again, and one past half of
+    // its lifetime is renewed by the next command.
     let day_ms = 24 * 3_600_000;
     rewrite_certificate(cluster, ("reader", &reader), 400 * day_ms);
     let ended = call(Some(12), &["fs", "ls", "mail"]);
@@ -296,22 +295,22 @@ fn a_named_client_does_what_it_was_granted_and_nothing_else() {
     assert_ne!(certificate(), half_over);
     assert!(call(None, &["fs", "ls", "mail"]).contains("m1"));
 
-    // Symptom: the profile with which a repository in a cluster is backed up was never renewed, and ended
-    // after 398 days.
+    // Symptom: the profile for backups of a repository in a cluster was never renewed, and expired after 398
+    // days.
     rewrite_certificate(cluster, ("nightly", &nightly), 200 * day_ms);
     let half_over = std::fs::read_to_string(&nightly).unwrap();
     good(&["snapshots"]);
     assert_ne!(std::fs::read_to_string(&nightly).unwrap(), half_over);
     good(&["backup", "--vm", "web", &disk]);
 
-    // Taken away, it gets nothing any more.
+    // After its removal it has no access.
     cluster.good(&["client", "rm", "reader", "--dry-run"]);
     cluster.good(&["client", "rm", "reader"]);
     cluster.bad(40, &["client", "rm", "reader"]);
     call(Some(21), &["fs", "get", "mail", "m1", "-"]);
 }
 
-/// Puts a certificate into the profile of a client that was made so long ago.
+/// Replaces the certificate in a client's profile by one that was issued this long ago.
 fn rewrite_certificate(cluster: &Served, (name, path): (&str, &str), ago_ms: u64) {
     let home = cluster.scratch.path().join("c/master/master.json");
     let home: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(home).unwrap()).unwrap();
@@ -325,12 +324,11 @@ fn rewrite_certificate(cluster: &Served, (name, path): (&str, &str), ago_ms: u64
     profile.write(path).unwrap();
 }
 
-/// Symptoms: `fs rm` with the id of another file said "deleted", also to a client without that right; a put
-/// of a taken name by a client that may not read ended only with its deadline, and its `fs settle` asked for
-/// servers that were up; `fs settle` of an id that no client has drawn yet ended as unavailable; `doctor`
-/// called a cluster bad that this client may not ask for its state.
-/// Cause: each took "there is nothing", "may not" and "not now" for one another. Fix: each answer has its
-/// code.
+/// Symptoms: `fs rm` with the id of another file reported "deleted", also to a client without that right. A
+/// put of a taken name by a client without the right read ended only at its deadline, and its `fs settle`
+/// waited for servers that were up. `fs settle` of an id that no client has drawn ended as unavailable.
+/// `doctor` reported an error for a cluster whose state this client may not query.
+/// Cause: the results "missing", "not allowed" and "not now" were confused. Fix: each has its own code.
 #[test]
 fn what_is_not_there_and_what_is_not_allowed_are_said_at_once() {
     let cluster = Served::start(&[]);
@@ -352,7 +350,7 @@ fn what_is_not_there_and_what_is_not_allowed_are_said_at_once() {
         path
     };
     let (creator, reader) = (profile("creator", "create"), profile("reader", "read"));
-    // The old answers came with the deadline, or not at all.
+    // The old replies came at the deadline, or not at all.
     let within = ["--deadline", "1h"];
 
     let fid = |at: usize| files[at].2.as_str();
@@ -369,7 +367,7 @@ fn what_is_not_there_and_what_is_not_allowed_are_said_at_once() {
     }
     let rm = ["fs", "rm", "letters", "a", "--fid", fid(2)];
     cluster.good(&rm);
-    // Once more, as a program does that did not hear the answer.
+    // Once more, like a program that did not receive the reply.
     cluster.good(&rm);
 
     let by_creator = ["--cluster", &creator, "fs"];

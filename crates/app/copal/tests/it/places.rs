@@ -1,4 +1,4 @@
-//! Where a repository may lie and what it may read and write: files of a directory, block devices; and a
+//! Locations of a repository, and allowed sources and targets: files of a directory, block devices; and a
 //! store whose last writes are damaged.
 
 use crate::{
@@ -33,8 +33,8 @@ fn lives(house: &House) {
 fn a_repository_of_files_does_what_one_in_a_file_does() {
     let house = House::of_files();
     assert!(!house.store().exists());
-    // Symptom: a store file of 18447 PB. Cause: the end of all addresses was taken for a size. Fix: there is
-    // none.
+    // Symptom: a store file of 18447 PB. Cause: the end of all addresses was taken for a size. Fix: it has no
+    // size.
     let stats = house.summary(["stats"]);
     assert_eq!(stats["store"]["size_bytes"], serde_json::Value::Null, "{stats}");
     assert!(stats["store"]["live_bytes"].is_u64(), "{stats}");
@@ -44,7 +44,7 @@ fn a_repository_of_files_does_what_one_in_a_file_does() {
     lives(&house);
     let again = house.run(["init", "--backend", "hostfs"]);
     assert!(again.sentence().contains("already"), "{again:?}");
-    // A second writer waits a moment and is told.
+    // A second writer waits a moment and is refused.
     let mut running = Running::start(&house, ["backup", "--vm", "slow", "-"]);
     let mut stdin = running.child.stdin.take().unwrap();
     stdin.write_all(&[1; 100_000]).unwrap();
@@ -52,7 +52,7 @@ fn a_repository_of_files_does_what_one_in_a_file_does() {
     let image = house.word("disk.raw");
     let refused = house.run(["backup", "--vm", "web", &image]);
     assert_eq!(refused.code, Some(11), "{refused:?}");
-    // Symptom: --coverage was refused after the whole check had run. Cause: it was asked for behind it.
+    // Symptom: --coverage was refused after the whole check had run. Cause: it was checked afterwards.
     // Fix: refused before anything is opened, so also while another process has the store.
     let listed = house.run(["check", "--read-data", "--coverage"]);
     assert_eq!(listed.code, Some(2), "{listed:?}");
@@ -74,7 +74,7 @@ fn a_bit_flipped_in_a_repository_of_files_is_reported() {
         if pristine.is_empty() {
             continue;
         }
-        // Pages that hold something: behind a stream's last frame a file holds nothing.
+        // Pages with data: after a stream's last frame a file holds no data.
         let used = pristine.chunks(4096).position(|page| page.iter().any(|&byte| byte != 0));
         let Some(used) = used else { continue };
         let mut flipped = pristine.clone();
@@ -82,7 +82,7 @@ fn a_bit_flipped_in_a_repository_of_files_is_reported() {
         flipped[at] ^= 1 << random.below(8);
         std::fs::write(&path, flipped).unwrap();
         let mut check = house.command(["check", "--read-data"]);
-        // The libraries say in their own words what they met.
+        // The libraries report such faults in their own sentences.
         let check = Run::of(check.env("COPAL_LOG", "off").output().unwrap());
         assert_eq!(check.code, Some(20), "{}: {check:?}", path.display());
         reported += 1;
@@ -112,7 +112,7 @@ fn a_block_device_is_source_store_and_target() {
     let first = id(&house.backup("web", &source.path));
     let before = disk.bytes.clone();
     disk.mutate(20);
-    // The device caches what its file held.
+    // The device caches the content of its file.
     let dropped = std::process::Command::new("blockdev").arg("--flushbufs").arg(&source.path).status();
     assert!(dropped.unwrap().success());
     let second = id(&house.backup("web", &source.path));
@@ -123,7 +123,7 @@ fn a_block_device_is_source_store_and_target() {
     let onto = ["--target", target.word()];
     let refused = house.run([&["restore", first.as_str()][..], &onto].concat());
     assert!(refused.code != Some(0) && refused.sentence().contains("--force"), "{refused:?}");
-    // What a device held before has to go where the disk has holes.
+    // The earlier content of a device must be overwritten where the disk has holes.
     std::fs::write(scratch.path("target.raw"), vec![0xaa; 8 * MIB as usize]).unwrap();
     for (snapshot, bytes) in [(&first, &before), (&second, &disk.bytes)] {
         house.good([&["restore", snapshot.as_str(), "--force"][..], &onto].concat());
@@ -141,8 +141,8 @@ fn a_block_device_is_source_store_and_target() {
 }
 
 /// Symptom: a restore with --force onto the store of the repository destroyed the repository.
-/// Cause: nothing asked whether the file was in use.
-/// Fix: the target has to give its lock; a store of files refuses what lies inside it.
+/// Cause: there was no check whether the file was in use.
+/// Fix: the target must give its lock; a store of files refuses targets inside it.
 #[test]
 fn a_restore_onto_its_own_repository_is_refused() {
     for house in [House::plain(), House::of_files()] {
@@ -166,9 +166,8 @@ fn a_restore_onto_its_own_repository_is_refused() {
     }
 }
 
-/// Symptom: a restore to a new file wrote that into the directory in which a repository keeps its objects.
-/// Cause: what is not there yet has no true path that could be compared. Fix: it lies where its directory
-/// lies.
+/// Symptom: a restore to a new file wrote it into the directory of a repository's objects.
+/// Cause: a missing file has no real path to compare. Fix: the path of its directory is compared.
 #[test]
 fn a_restore_to_a_new_file_inside_its_own_repository_is_refused() {
     let house = House::of_files();
@@ -187,8 +186,8 @@ fn a_restore_to_a_new_file_inside_its_own_repository_is_refused() {
 }
 
 /// Symptom: a restore with --force onto the block device of the repository destroyed the repository.
-/// Cause: a store that is only read does not have its device for itself, and nobody looked at its lock.
-/// Fix: the target has to give its lock, and a repository knows its device by any name.
+/// Cause: a store that is only read does not lock its device exclusively, and its lock was not checked.
+/// Fix: the target must give its lock, and a repository recognizes its device under any name.
 #[test]
 fn a_restore_onto_the_device_of_a_repository_is_refused() {
     let scratch = House::empty();
@@ -205,7 +204,7 @@ fn a_restore_onto_the_device_of_a_repository_is_refused() {
         assert!(refused.sentence().contains(why), "{refused:?}");
     };
     refused(store.word(), "the repository itself");
-    // The same device by another name, whose lock is another one.
+    // The same device under another name, which has another lock.
     let node = std::fs::metadata(&store.path).unwrap().rdev();
     let alias = scratch.word("alias");
     let made = std::process::Command::new("mknod")
@@ -215,7 +214,7 @@ fn a_restore_onto_the_device_of_a_repository_is_refused() {
         .status();
     assert!(made.unwrap().success());
     refused(&alias, "the repository itself");
-    // The device of another store, which somebody reads.
+    // The device of another store, which a process reads.
     let other = LoopDevice::attach(&scratch.path("other.raw"), 2 * MIB).unwrap();
     let reader = File::open(&other.path).unwrap();
     reader.lock_shared().unwrap();
@@ -227,10 +226,10 @@ fn a_restore_onto_the_device_of_a_repository_is_refused() {
 }
 
 /// Symptom: a restore with --force onto a disk destroyed the repository in one of its partitions, and one
-/// onto a partition the repository on the whole disk; onto what lies below a loop device, the repository on
-/// that.
-/// Cause: only the very device of the repository was refused.
-/// Fix: refused is whatever shares bytes with it, as the kernel lists it.
+/// onto a partition the repository on the whole disk. A restore onto the device below a loop device destroyed
+/// the repository on the loop device.
+/// Cause: only the repository's own device was refused.
+/// Fix: all devices that share bytes with it, by the kernel's list, are refused.
 #[test]
 fn a_restore_onto_what_shares_bytes_with_the_repository_is_refused() {
     let scratch = House::empty();
@@ -255,7 +254,7 @@ fn a_restore_onto_what_shares_bytes_with_the_repository_is_refused() {
     in_use(&store.path, &part);
     in_use(&upper.path, &store.path);
     in_use(&upper.path, &scratch.path("store.raw"));
-    // Another store, which somebody reads, in a partition of the target.
+    // Another store in a partition of the target, which a process reads.
     let house = House::plain();
     Disk::create(&house.path("disk.raw"), MIB, 99);
     let snapshot = id(&house.backup("web", &house.path("disk.raw")));
@@ -269,10 +268,9 @@ fn a_restore_onto_what_shares_bytes_with_the_repository_is_refused() {
     house.good(words);
 }
 
-/// Symptom: `copal init --force` on a disk took the place of a store in one of its partitions that was being
-/// read.
-/// Cause: a reader's lock lies on the node of its own device, and nobody looked at the others.
-/// Fix: whoever opens a device to write looks at the locks of all that share bytes with it.
+/// Symptom: `copal init --force` on a disk replaced a store in one of its partitions that was being read.
+/// Cause: a reader's lock is on the node of its own device, and the other nodes were not checked.
+/// Fix: an opening of a device for writing checks the locks of all devices that share bytes with it.
 #[test]
 fn a_store_is_not_made_on_what_shares_bytes_with_one_in_use() {
     let scratch = House::empty();
@@ -280,7 +278,7 @@ fn a_store_is_not_made_on_what_shares_bytes_with_one_in_use() {
         return;
     };
     let part = whole.divide(98 * MIB);
-    // Somebody's lock elsewhere is nobody's business.
+    // A lock on an unrelated device does not matter.
     let other = LoopDevice::attach(&scratch.path("other.raw"), MIB).unwrap();
     let elsewhere = File::open(&other.path).unwrap();
     elsewhere.lock_shared().unwrap();
@@ -315,7 +313,7 @@ fn damaged_last_writes_stop_the_store_until_somebody_gives_them_up() {
     let house = House::plain();
     let disk = Disk::create(&house.path("disk.raw"), 2 * MIB, 94);
     let snapshot = id(&house.backup("web", &house.path("disk.raw")));
-    // A backup that is killed behind its first packs: their records have no checkpoint behind them.
+    // A backup that is killed after its first packs: no checkpoint follows their records.
     let mut running = Running::start(&house, ["backup", "--vm", "late", "-"]);
     let mut stdin = running.child.stdin.take().unwrap();
     stdin.write_all(&Random::new(95).bytes(40 * MIB as usize)).unwrap();
@@ -326,7 +324,7 @@ fn damaged_last_writes_stop_the_store_until_somebody_gives_them_up() {
     let records = records(&house);
     assert!(records.len() >= 3, "{records:?}");
     let store = File::options().read(true).write(true).open(house.store()).unwrap();
-    // The first of them: later ones say that it was durable.
+    // The first of them: later ones show that it was durable.
     let mut byte = [0];
     store.read_exact_at(&mut byte, records[0] + 33).unwrap();
     store.write_all_at(&[byte[0] ^ 4], records[0] + 33).unwrap();
@@ -335,7 +333,7 @@ fn damaged_last_writes_stop_the_store_until_somebody_gives_them_up() {
         assert_eq!(refused.code, Some(20), "{refused:?}");
         assert!(refused.sentence().contains("--accept-tail-loss"), "{refused:?}");
     }
-    // Looking at it without the lost writes changes nothing; a command that writes gives them up for good.
+    // A read-only opening without the lost writes changes nothing; a command that writes drops them for good.
     let out = house.word("out");
     let restored = house.good(["restore", &snapshot, "--target", &out, "--accept-tail-loss"]);
     assert!(restored.stderr.contains("are lost: journal record"), "{restored:?}");
@@ -347,10 +345,9 @@ fn damaged_last_writes_stop_the_store_until_somebody_gives_them_up() {
     assert_restored(&house.restore(&snapshot, "again"), &disk.bytes);
 }
 
-/// Symptom: `copal backup` of the store file of the repository itself, which grows while it is read, was
-/// begun.
-/// Cause: nobody compared them. Fix: the store, by any of its names, and what shares bytes with it is
-/// refused.
+/// Symptom: `copal backup` of the repository's own store file, which grows during the read, was started.
+/// Cause: the two were not compared. Fix: the store under any of its names is refused, and so are devices
+/// that share bytes with it.
 #[test]
 fn the_repository_itself_is_no_source() {
     let refused = |house: &House, image: &Path| {

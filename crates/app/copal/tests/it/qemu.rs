@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::{path::Path, process::Command};
 
-/// Whether the programs of QEMU are there; missing ones are a loud skip, or a failure where the
+/// Whether the programs of QEMU are installed; otherwise the test is skipped with a message, or fails if the
 /// suite must be complete.
 #[expect(clippy::print_stderr, reason = "a skipped test has to say so")]
 pub(crate) fn have_qemu() -> bool {
@@ -44,7 +44,7 @@ fn qcow2_of(house: &House, raw: &Path) -> String {
     qcow2
 }
 
-/// What somebody writes into an image.
+/// Writes into an image.
 fn write(image: &str, disk: &mut Disk, byte: u8, range: std::ops::Range<u64>) {
     let (start, length) = (range.start, range.end - range.start);
     let command = format!("write -P {byte} {start} {length}");
@@ -57,7 +57,7 @@ fn by_bitmap(house: &House, image: &str, bitmap: &str, starts: &str) -> Value {
     house.summary(["backup", "--vm", "web", "--bitmap", bitmap, "--starts-bitmap", starts, image])
 }
 
-/// A server of an image, which ends when this is dropped.
+/// An NBD server of an image, which ends when this is dropped.
 struct Server {
     image: String,
     pid_file: String,
@@ -106,7 +106,7 @@ fn a_qcow2_image_and_its_dirty_bitmap() {
 
     write(&qcow2, &mut disk, 0xaa, 3 * MIB..4 * MIB);
     write(&qcow2, &mut disk, 0xbb, 20 * MIB..20 * MIB + (130 << 10));
-    // The map as nbdinfo prints it, from a server of our own, and then the same by --bitmap.
+    // The map of nbdinfo, from our own server, and then the same by --bitmap.
     let (uri, server) = serve(&house, &qcow2, &["-B", "copal-0"]);
     let map = tool("nbdinfo", &["--json", "--map=qemu:dirty-bitmap:copal-0", &uri]);
     std::fs::write(house.path("map.json"), map).unwrap();
@@ -121,7 +121,7 @@ fn a_qcow2_image_and_its_dirty_bitmap() {
         "--changed-extents",
         &list,
     ];
-    // A map does not say what it is relative to.
+    // A map does not name its base.
     let silent = house.run([&words[..], &[&uri]].concat());
     assert_eq!(silent.code, Some(22), "{silent:?}");
     assert!(silent.sentence().contains("--base"), "{silent:?}");
@@ -130,7 +130,7 @@ fn a_qcow2_image_and_its_dirty_bitmap() {
     assert_eq!(listed["disks"][0]["mode"], "incremental");
     assert_eq!(count(&listed, "dirty_bytes"), MIB + (192 << 10));
     assert_restored(&house.restore(&id(&listed), "listed.out"), &disk.bytes);
-    // The same bitmap straight from the export, by a server that has another one, too.
+    // The same bitmap directly from the export, by a server that has a second one, too.
     let exported = by_bitmap(&house, &uri, "copal-0", "copal-0");
     assert_eq!(mode_and_reason(&exported), ("incremental", ""));
     let missing = by_bitmap(&house, &uri, "copal-9", "copal-0");
@@ -145,11 +145,10 @@ fn a_qcow2_image_and_its_dirty_bitmap() {
     assert_eq!(servers_of(&qcow2), 0);
 }
 
-/// Symptom: a bitmap that was made after the last snapshot was believed: what had been written in between was
-/// missing from the next one, exit code 0. A bitmap that was missing or inconsistent ended the backup with
-/// exit code 3.
-/// Cause: nothing said which bitmap began with a snapshot.
-/// Fix: the snapshot does, and with any other one the disk is read as a whole, which the summary says.
+/// Symptom: a bitmap that was created after the last snapshot was trusted: writes in between were missing
+/// from the next snapshot, exit code 0. A missing or inconsistent bitmap ended the backup with exit code 3.
+/// Cause: the bitmap of a snapshot was not recorded.
+/// Fix: the snapshot names it, and with any other bitmap the disk is read in full, which the summary reports.
 #[test]
 fn only_the_bitmap_that_began_with_the_newest_snapshot_is_believed() {
     if !have_qemu() {
@@ -163,14 +162,14 @@ fn only_the_bitmap_that_began_with_the_newest_snapshot_is_believed() {
     write(&qcow2, &mut disk, 2, 8 * MIB..9 * MIB);
     add("late");
     write(&qcow2, &mut disk, 3, 16 * MIB..17 * MIB);
-    // The next one begins before the image is read.
+    // The next bitmap begins before the image is read.
     add("day-1");
     let late = by_bitmap(&house, &qcow2, "late", "day-1");
     assert_eq!(mode_and_reason(&late).0, "rescan");
     assert!(mode_and_reason(&late).1.contains("names no dirty bitmap"), "{late}");
     assert_restored(&house.restore(&id(&late), "late.out"), &disk.bytes);
 
-    // Day by day, as the manual has it; with one that fails in between.
+    // Day by day, like in the manual; with a failed backup in between.
     write(&qcow2, &mut disk, 4, MIB..2 * MIB);
     add("day-2");
     let day = by_bitmap(&house, &qcow2, "day-1", "day-2");
@@ -194,7 +193,7 @@ fn only_the_bitmap_that_began_with_the_newest_snapshot_is_believed() {
     assert_eq!(gone.code, Some(3), "{gone:?}");
     write(&qcow2, &mut disk, 6, 7 * MIB..8 * MIB);
     add("day-4");
-    // What began with the backup that failed is not what began with the newest snapshot.
+    // A bitmap that began with the failed backup did not begin with the newest snapshot.
     let strict = house.run([
         "backup",
         "--vm",
@@ -212,7 +211,7 @@ fn only_the_bitmap_that_began_with_the_newest_snapshot_is_believed() {
     assert_eq!((mode_and_reason(&day), count(&day, "dirty_bytes")), (("incremental", ""), 2 * MIB));
     assert_restored(&house.restore(&id(&day), "day.out"), &disk.bytes);
 
-    // Disabled, and made anew under the same name: it does not record, or names less than it did.
+    // Disabled, and recreated under the same name: it does not record, or marks less than before.
     write(&qcow2, &mut disk, 7, 10 * MIB..11 * MIB);
     tool("qemu-img", &["bitmap", "--disable", &qcow2, "day-4"]);
     let disabled = by_bitmap(&house, &qcow2, "day-4", "day-4");
@@ -228,7 +227,7 @@ fn only_the_bitmap_that_began_with_the_newest_snapshot_is_believed() {
     assert!(mode_and_reason(&cleared).1.contains("it was cleared"), "{cleared}");
     assert_restored(&house.restore(&id(&cleared), "cleared.out"), &disk.bytes);
 
-    // Whoever wrote last did not close the image.
+    // The last writer did not close the image.
     let script = format!("qemu-io -f qcow2 -c 'write -P 9 0 64k' -c flush -c 'abort' {qcow2} >&2 || true");
     tool("bash", &["-c", &script]);
     disk.bytes[..64 << 10].fill(9);
@@ -251,8 +250,8 @@ fn only_the_bitmap_that_began_with_the_newest_snapshot_is_believed() {
     house.check();
 }
 
-/// Behind an export by hand nothing tells that a bitmap was cleared: the manual says so, and names spot
-/// checks and `--full-every`.
+/// Behind a manual export, a cleared bitmap is not detected: the manual says so, and names spot checks and
+/// `--full-every`.
 #[test]
 fn a_cleared_bitmap_behind_an_export_is_found_by_comparing_and_by_age() {
     if !have_qemu() {
@@ -262,7 +261,7 @@ fn a_cleared_bitmap_behind_an_export_is_found_by_comparing_and_by_age() {
     let mut disk = Disk::create(&house.path("disk.raw"), 32 * MIB, 53);
     let qcow2 = qcow2_of(&house, &house.path("disk.raw"));
     tool("qemu-img", &["bitmap", "--add", "-g", "64K", &qcow2, "day-1"]);
-    // As QEMU does it, which exports no bitmap that records.
+    // Like QEMU, which exports no recording bitmap.
     let begin = || {
         let (uri, _server) = serve(&house, &qcow2, &[]);
         house.summary(["backup", "--vm", "web", "--starts-bitmap", "day-1", &uri])
@@ -291,9 +290,9 @@ fn a_cleared_bitmap_behind_an_export_is_found_by_comparing_and_by_age() {
     assert_restored(&house.restore(&id(&made), "day.out"), &disk.bytes);
 }
 
-/// Symptom: `qemu-nbd` was started with the repository's password in its environment, for whoever may look at
-/// processes.
-/// Cause: a helper inherited all of ours. Fix: it gets what it needs by name.
+/// Symptom: `qemu-nbd` was started with the repository's password in its environment, visible to users who
+/// can inspect processes.
+/// Cause: a child process inherited our whole environment. Fix: it gets only named variables.
 #[test]
 fn helpers_of_qemu_do_not_inherit_the_password() {
     let house = House::plain();
@@ -355,7 +354,7 @@ fn the_server_ends_with_us_however_we_end() {
         }
         let run = backup.end();
         assert_eq!(run.code, code, "{run:?}");
-        // Ours is gone; its server hears of that through the closed connection and goes too.
+        // Our process is dead; its server notices the closed connection and ends too.
         while servers_of(&qcow2) > 0 {
             std::thread::yield_now();
         }

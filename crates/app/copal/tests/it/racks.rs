@@ -1,4 +1,4 @@
-//! Where servers stand, how full their disks are, and why a group lacks a copy: what an operator is told.
+//! Racks of servers, usage of disks, and the explanation of degraded groups: the output for an operator.
 
 use crate::cluster::Served;
 use serde_json::Value;
@@ -7,7 +7,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-/// A server of the cluster that was started again, until the test is over.
+/// A restarted server of the cluster, until the end of the test.
 pub(crate) struct Again(Child);
 
 impl Again {
@@ -29,7 +29,7 @@ impl Drop for Again {
     }
 }
 
-/// One of the things that are listed, by its name.
+/// An element of a list, by its name.
 fn named(told: &Value, list: &str, name: &str) -> Value {
     let found = told[list].as_array().unwrap().iter().find(|one| one["name"] == name);
     found.unwrap().clone()
@@ -77,7 +77,7 @@ fn a_disk_shows_what_is_on_it_and_what_it_still_takes() {
     let bytes = |field: &str| disk[field].as_u64().unwrap();
     assert!(bytes("used_bytes") > 0 && bytes("capacity_bytes") == 1_000_000_000, "{disk}");
     assert_eq!(bytes("copies_take_bytes") + bytes("used_bytes"), 800_000_000, "{disk}");
-    // Up to the mark, or to what the engine keeps back of a small disk.
+    // Up to the mark, or to the reserve of the engine on a small disk.
     let with_files = bytes("files_take_bytes") + bytes("used_bytes");
     assert!((800_000_000..=950_000_000).contains(&with_files), "{disk}");
     assert_eq!(disk["full"], false, "{disk}");

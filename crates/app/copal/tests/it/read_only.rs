@@ -1,4 +1,4 @@
-//! Storage that cannot be written: read commands work, the others say so with their exit code.
+//! Read-only storage: read commands work, the others fail with their exit code.
 
 use crate::{
     disks::{Disk, MIB, assert_restored},
@@ -6,7 +6,7 @@ use crate::{
 };
 use std::process::Command;
 
-/// How a process of its own gets a read-only view of a directory here; none where nobody may mount.
+/// The command that gives a process a read-only view of a directory here; `None` if this user cannot mount.
 #[expect(clippy::print_stderr, reason = "a skipped test says so")]
 fn mounter() -> Option<&'static [&'static str]> {
     let ways: [&[&str]; 2] = [&["--mount"], &["--user", "--map-root-user", "--mount"]];
@@ -21,7 +21,7 @@ fn mounter() -> Option<&'static [&'static str]> {
     way
 }
 
-/// Runs `copal` where the repository's directory is mounted read-only.
+/// Runs `copal` with the repository's directory mounted read-only.
 fn on_read_only(house: &House, mounter: &[&str], words: &[&str]) -> Run {
     let copal = house.command(words);
     let script = "mount --bind \"$0\" \"$0\" && mount -o remount,ro,bind \"$0\" && exec \"$@\"";
@@ -37,11 +37,11 @@ fn on_read_only(house: &House, mounter: &[&str], words: &[&str]) -> Run {
     Run::of(command.output().unwrap())
 }
 
-/// Symptom: on a read-only file system a command that writes ended with exit code 1 instead of 21, and
-/// advised to open the store read-only, which no option does; a store of files said that a flush of 0 bytes
-/// failed.
-/// Cause: the refusal was looked for among plain I/O errors, and comes as a case of its own.
-/// Fix: those cases are answered, wherever the system refused.
+/// Symptom: on a read-only file system a command that writes ended with exit code 1 instead of 21. It advised
+/// to open the store read-only, for which there is no option; a store of files reported that a flush of 0
+/// bytes failed.
+/// Cause: the refusal was expected among plain I/O errors, and is a separate case.
+/// Fix: these cases are handled at every operation that the system refuses.
 #[test]
 fn a_read_only_file_system_serves_and_does_not_take() {
     let Some(mounter) = mounter() else { return };

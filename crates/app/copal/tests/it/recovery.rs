@@ -1,10 +1,10 @@
-//! Copies that are made anew: a server is given up, emptied, filled, and bytes on a disk are damaged.
+//! Replicas that are made anew: a server is declared lost, drained, filled, and bytes on a disk are damaged.
 
 use crate::cluster::Served;
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
-/// Files that take so many bytes together, in a volume of their own each eight.
+/// Files with this number of bytes together, eight per volume.
 fn fill(cluster: &Served, files: usize, bytes_each: usize) {
     let mut run = cluster
         .command(&["fs", "run", "--parallel", "8"])
@@ -42,7 +42,7 @@ fn base64(bytes: usize, seed: u64) -> String {
     digits.collect()
 }
 
-/// Asks for the status until it is as wanted.
+/// Queries the status until it is as wanted.
 #[track_caller]
 pub(crate) fn wait_for(cluster: &Served, limit: Duration, wanted: impl Fn(&Value) -> bool) -> Value {
     let end = Instant::now() + limit;
@@ -114,8 +114,8 @@ fn a_server_is_emptied_while_files_are_written_and_then_removed() {
     let listed = cluster.told(&["fs", "ls", "v1"]);
     let kept = listed["files"].as_array().unwrap();
     assert_eq!(kept.len(), 8 + written, "{kept:?}");
-    // A whole copy never went before the others had everything: with three servers left nothing else can be
-    // emptied.
+    // A replica in sync was never removed before the others had everything: with three servers left, no other
+    // server can be drained.
     let blocked = cluster.good(&["node", "drain", "data1"]);
     assert!(blocked.contains("each needs 3 servers, 2 are available"), "{blocked}");
     assert!(cluster.good(&["status"]).contains("blocked:"));
@@ -126,7 +126,7 @@ fn a_server_is_emptied_while_files_are_written_and_then_removed() {
     assert!(status["sentence"].as_str().unwrap().contains("away as announced for 5 min more"), "{status:#}");
 }
 
-/// Nothing moves, and every group has three members.
+/// No group moves, and every group has three replicas.
 fn is_at_rest(status: &Value) -> bool {
     let servers = status["servers"].as_array().unwrap();
     let held: u64 = servers.iter().map(|server| server["groups"].as_u64().unwrap()).sum();
@@ -156,7 +156,7 @@ fn groups_are_spread_over_a_new_server_by_a_plan_and_by_hand() {
     wait_for(&cluster, Duration::from_secs(40), is_at_rest);
     assert_eq!(groups_of("data4"), moves as u64);
     assert!(cluster.good(&["rebalance", "apply", plan]).contains("have moved"));
-    // One group by hand, to a server that does not hold it, and a move that cannot be.
+    // One group is moved manually to a server that does not hold it; an impossible move is refused.
     let shown = cluster.told(&["group", "show", "9"]);
     let members: Vec<&str> =
         shown["members"].as_array().unwrap().iter().map(|member| member["name"].as_str().unwrap()).collect();
@@ -193,7 +193,7 @@ fn a_full_disk_takes_deletes_and_no_files() {
     for number in 0..put {
         cluster.good(&["fs", "rm", "mail", &format!("f{number}")]);
     }
-    // What was refused is nowhere.
+    // The refused file does not exist.
     let listed = cluster.told(&["fs", "ls", "mail"]);
     assert_eq!(listed["files"], serde_json::json!([]), "{listed}");
     let one = cluster.file("one", b"one");
@@ -204,7 +204,7 @@ fn a_full_disk_takes_deletes_and_no_files() {
     }
 }
 
-/// A data server that is started again beside the cluster, and ends with the test.
+/// A data server that is restarted beside the cluster, and ends with the test.
 struct Again(std::process::Child);
 
 impl Drop for Again {
@@ -253,7 +253,8 @@ fn damage_on_a_disk_is_found_and_refilled_from_other_members() {
             .unwrap(),
     );
     cluster.good(&["status", "--wait", "healthy"]);
-    // Whoever looks finds it, unless the scrub was there first; nobody reads wrong bytes meanwhile.
+    // A deep verification finds the damage, unless the scrub was first; no client reads wrong bytes
+    // meanwhile.
     let looked = cluster.run(&["group", "verify", "--all", "--deep"]);
     assert!(matches!(looked.status.code(), Some(0 | 20)), "{looked:?}");
     let end = Instant::now() + Duration::from_secs(30);
@@ -266,7 +267,7 @@ fn damage_on_a_disk_is_found_and_refilled_from_other_members() {
         std::thread::park_timeout(Duration::from_millis(200));
     }
     cluster.good(&["status", "--wait", "healthy"]);
-    // It serves it by itself.
+    // The server serves the data itself again.
     for name in ["data1", "data3"] {
         cluster.signal(name, "-KILL");
     }
@@ -274,10 +275,10 @@ fn damage_on_a_disk_is_found_and_refilled_from_other_members() {
     assert!(read.status.success() && read.stdout == body, "{:?}", read.status);
 }
 
-/// Symptom: the groups of a server whose store was gone lacked a copy for 30 minutes, though its start had
-/// found that out.
-/// Cause: the process ended with a sentence and told nobody. Fix: it tells the master, which makes other
-/// copies at once.
+/// Symptom: the groups of a server without its store lacked a replica for 30 minutes, although its start had
+/// detected that.
+/// Cause: the process ended with an error and did not tell the master. Fix: it tells the master, which makes
+/// other replicas at once.
 #[test]
 fn a_server_that_starts_without_its_store_is_replaced_at_once() {
     let cluster = Served::with_servers(4, &["--first-servers", "3"]);

@@ -1,4 +1,4 @@
-//! `copal repair store`: what is whole of a damaged repository becomes a new one.
+//! `copal repair store`: the undamaged snapshots of a damaged repository are copied into a new one.
 
 use crate::{
     disks::{Disk, MIB, assert_restored},
@@ -30,7 +30,7 @@ impl Subject {
         Subject { house, disks, pristine }
     }
 
-    /// The repository as it was.
+    /// The repository without damage.
     fn heal(&self) -> File {
         let store = OpenOptions::new().write(true).open(self.house.store()).unwrap();
         store.set_len(self.pristine.len() as u64).unwrap();
@@ -38,11 +38,11 @@ impl Subject {
         store
     }
 
-    /// Saves into a new repository `name`; the summary, and how it ended.
+    /// Saves into a new repository `name`; returns the summary and the exit code.
     fn save(&self, name: &str) -> (Value, Option<i32>) {
         let new = self.house.word(name);
         let mut command = self.house.command(["--json", "repair", "store", "--to", &new]);
-        // Of a damaged store it warns on the way, so no log is scanned here.
+        // For a damaged store it prints warnings, so no log is scanned here.
         let output = command.output().unwrap();
         let complaint = String::from_utf8_lossy(&output.stderr);
         assert!(!complaint.contains("panicked at"), "{complaint}");
@@ -54,7 +54,7 @@ impl Subject {
         (summary, output.status.code())
     }
 
-    /// Everything the new repository says it has is there, and only that; it is whole.
+    /// Checks that the new repository holds exactly the snapshots that it lists, undamaged.
     fn assert_saved(&self, name: &str, summary: &Value) -> usize {
         let saved = ids(&summary["saved"]);
         let words = |rest: &[&str]| -> Vec<String> {
@@ -108,17 +108,17 @@ fn a_whole_repository_is_saved_whole_with_its_password_ids_and_times() {
     assert_eq!(again.code, Some(1), "what is there is not replaced: {again:?}");
 }
 
-/// Symptom: of a store that did not open nothing could be had, although most of it was there.
-/// Cause: every command wants all of it to be understood.
-/// Fix: `repair store` opens what can be, and saves what is whole.
+/// Symptom: from a store that did not open, no data could be read, although most of it was present.
+/// Cause: every command requires all structures to be readable.
+/// Fix: `repair store` opens the readable parts, and copies undamaged snapshots.
 #[test]
 fn what_is_whole_of_a_store_that_was_cut_is_saved() {
     let subject = Subject::new(House::plain());
     let mut seen = [false; 3];
-    // Shorter, and the manifest of the engine is gone too: then nothing says which keys there were.
+    // Shorter, and without the manifest of the engine: then the list of keys is lost.
     for length in (24..=40).rev().step_by(4) {
         subject.heal().set_len(length << 20).unwrap();
-        // It may say on the way that the file was cut, which fails no command.
+        // It may warn that the file was truncated, which fails no command.
         let listing = subject.house.command(["snapshots"]).output().unwrap();
         let opens = listing.status.success();
         subject.heal().set_len(length << 20).unwrap();
@@ -135,11 +135,10 @@ fn what_is_whole_of_a_store_that_was_cut_is_saved() {
     assert!((seen[0] || seen[1]) && seen[2], "{seen:?}");
 }
 
-/// Where neither copy of the tables is left, what an older superblock names may not have been written over
-/// yet.
-/// Symptom: nothing said that an older state was saved, and the command ended as if all of it were there.
-/// Cause: the report of the opening was thrown away, and did not say so. Fix: it says which state was read,
-/// and that is told as a loss.
+/// If no copy of the tables is left, the tables of an older superblock may not be overwritten yet.
+/// Symptom: the command did not report that an older state was saved, and ended with success.
+/// Cause: the report of the opening was discarded, and lacked this fact. Fix: it names the state that was
+/// read, which is reported as a loss.
 #[test]
 fn without_its_newest_tables_a_store_gives_what_it_was_before() {
     let subject = Subject::new(House::plain());
@@ -181,11 +180,10 @@ fn without_its_newest_tables_a_store_gives_what_it_was_before() {
     }
 }
 
-/// Symptom: one flipped bit in the engine's log, and neither a command nor `repair store` opened the store,
-/// although all but the writes of one frame were there.
-/// Cause: a log ends at its first frame that cannot be read, which is right for whoever writes on.
-/// Fix: the salvage passes over such frames, says so, and what they take with them is judged as other damage
-/// is.
+/// Symptom: after one flipped bit in the engine's log, neither a command nor `repair store` opened the store,
+/// although only the writes of one frame were lost.
+/// Cause: a log ends at its first unreadable frame, which is correct only for a writer that continues it.
+/// Fix: the salvage skips such frames and reports them; their consequences are judged like other damage.
 #[test]
 fn a_log_with_a_damaged_frame_gives_all_that_other_frames_say() {
     let subject = Subject::new(House::plain());

@@ -1,4 +1,4 @@
-//! Forgetting by policy, and space that returns.
+//! Forgetting by policy, and freed space.
 
 use crate::{
     disks::{Disk, MIB, assert_restored},
@@ -37,7 +37,7 @@ fn a_policy_keeps_what_it_names_and_space_returns() {
     let gone = house.run(["restore", &days[0].0, "--target", &house.word("gone.out")]);
     assert_eq!(gone.code, Some(1));
 
-    // Everything of one VM: the other keeps what they shared.
+    // One VM is removed completely: the other keeps the shared chunks.
     house.good(["forget", &left[0], &left[1], &left[2], "--dry-run"]);
     house.good(["forget", &days[2].0, &days[3].0]);
     house.good(["delete"]);
@@ -51,9 +51,8 @@ fn a_policy_keeps_what_it_names_and_space_returns() {
     house.check();
 }
 
-/// Symptom: a store's file never became smaller, however much was pruned away. Cause: freed space was only
-/// used again.
-/// Fix: prune cuts the file's end off and punches holes, and says so; a backup has the space again.
+/// Symptom: a store's file never shrank, even after large removals. Cause: freed space was only reused.
+/// Fix: prune truncates the file and punches holes, and reports it; a backup allocates the space again.
 #[test]
 fn the_file_system_has_again_what_prune_frees() {
     let house = House::plain();
@@ -80,9 +79,9 @@ fn the_file_system_has_again_what_prune_frees() {
     assert!(blocks() >= used && blocks() < used + used / 5 + (16 << 20), "{stats}");
     house.check();
     assert_restored(&house.restore(&kept, "kept.out"), &disk.bytes);
-    // Symptom: a command that wrote next to nothing made the file 100 MB larger. Cause: what is kept for
-    // deletes was had of the file system when the store was opened, and stayed in the file. Fix: it goes back
-    // when the store is closed.
+    // Symptom: a command that wrote very little made the file 100 MB larger. Cause: the reserve for deletes
+    // was allocated when the store was opened, and stayed in the file. Fix: it is freed when the store is
+    // closed.
     let small = blocks();
     house.good(["hold", &kept]);
     assert!(blocks() < small + (4 << 20), "{} of {small}", blocks());
@@ -110,11 +109,10 @@ fn a_policy_that_takes_most_of_a_vm_needs_force() {
     assert_eq!(house.snapshots().len(), 1);
 }
 
-/// Symptom: `forget --dry-run` of a policy that needs --force, or of a held snapshot, showed nothing or the
-/// wrong thing; `delete` had no dry run at all.
-/// Cause: the guards ended the command before it told what it would do, or stood behind what a dry run leaves
-/// out.
-/// Fix: a dry run shows all of it, and which guard would refuse.
+/// Symptom: `forget --dry-run` of a policy that needs --force, or of a held snapshot, printed nothing or
+/// wrong results; `delete` had no dry run.
+/// Cause: the guards ended the command before its report, or came after steps that a dry run skips.
+/// Fix: a dry run reports all of it, and the guards that would refuse.
 #[test]
 fn a_dry_run_shows_what_would_go_and_what_would_refuse() {
     let house = House::plain();
@@ -151,9 +149,9 @@ fn a_dry_run_shows_what_would_go_and_what_would_refuse() {
     assert_eq!(house.run(["delete", held]).code, Some(21));
 }
 
-/// Symptom: `delete ID --dry-run` and `prune --keep-last 1 --dry-run` said that nothing would be freed of
-/// what the snapshots hold that would go. Cause: a dry run forgets nothing, so they still counted. Fix: it
-/// passes over them. `delete` had no way to say that a clock is right, where a hold has ended by it alone.
+/// Symptom: `delete ID --dry-run` and `prune --keep-last 1 --dry-run` reported that the removed snapshots'
+/// data would not be freed. Cause: a dry run forgets nothing, so they still counted. Fix: it skips them.
+/// `delete` had no option to confirm a clock by which a hold has ended.
 #[test]
 fn a_dry_run_counts_what_the_snapshots_hold_that_would_go() {
     let house = House::plain();
@@ -176,8 +174,7 @@ fn a_dry_run_counts_what_the_snapshots_hold_that_would_go() {
 }
 
 /// Symptom: `copal hold latest --vm web` was refused, with the reason of `forget`.
-/// Cause: both look names up in one way. Fix: a hold takes nothing away, so the newest is as good a name as
-/// any.
+/// Cause: both resolve names in the same way. Fix: a hold removes nothing, so `latest` is safe.
 #[test]
 fn the_newest_snapshot_of_a_vm_can_be_held_by_that_name() {
     let house = House::plain();
@@ -210,7 +207,7 @@ fn holds_and_the_newest_verified_snapshot_survive_a_policy() {
     let pruned = house.summary(["prune", "--keep-last", "1"]);
     assert_eq!(pruned["forgotten"], 1, "{pruned}");
     assert_eq!(house.snapshots(), [ids[0].clone(), ids[1].clone(), ids[3].clone()]);
-    // A newer one that is verified takes the place; a hold that ended guards nothing.
+    // A newer verified snapshot takes its place; an ended hold protects nothing.
     house.good(["verify", &ids[3]]);
     house.good(["hold", &ids[0], "--release"]);
     house.good(["prune", "--keep-last", "1", "--force"]);

@@ -1,4 +1,4 @@
-//! The main job: disks in, the same disks out.
+//! The main function: restored disks equal the backed-up ones.
 
 use crate::{
     disks::{Disk, MIB, Random, assert_restored, log_lines},
@@ -28,7 +28,7 @@ fn a_disk_comes_back_byte_for_byte_and_sparse() {
     assert_eq!(house.snapshots(), [id(&first), id(&second), id(&third)]);
     assert_restored(&house.restore(&id(&first), "first.raw"), &first_day);
     assert_restored(&house.restore(&id(&second), "second.raw"), &disk.bytes);
-    // By a beginning of the id, and by `latest`.
+    // By the beginning of the id, and by `latest`.
     assert_restored(&house.restore(&id(&first)[..12], "again.raw"), &first_day);
     let latest = house.path("latest.raw");
     house.good(["restore", "latest", "--vm", "web", "--target", latest.to_str().unwrap()]);
@@ -61,7 +61,7 @@ fn several_disks_and_vms_share_what_they_have_in_common() {
         house.good(["restore", &id(&two), "--disk", name, "--target", target.to_str().unwrap()]);
         assert_restored(&target, &disk.bytes);
     }
-    // One VM goes, the other stays whole.
+    // One VM is removed, the other stays intact.
     house.good(["delete", &id(&one)]);
     house.check();
     let target = house.path("after");
@@ -143,8 +143,8 @@ fn every_way_to_cut_disks_and_the_fallback_io() {
     }
 }
 
-/// Symptom: no test made a full backup of a disk that has snapshots. Fix: it reads everything, stores nothing
-/// twice, and lives on alone.
+/// Symptom: no test made a full backup of a disk with snapshots. Fix: it reads everything, stores nothing
+/// twice, and remains after the others are removed.
 #[test]
 fn a_full_backup_reads_everything_and_outlives_what_was_before() {
     let house = House::plain();

@@ -1,5 +1,4 @@
-//! A fleet as its keepers meet it: agents on three hosts, one job for all VMs, and what the printed commands
-//! say.
+//! A fleet: agents on three hosts, one job for all VMs, and the output of the commands.
 
 use crate::{
     cluster::Served,
@@ -24,7 +23,7 @@ pub(crate) fn count(told: &Value, name: &str) -> u64 {
 
 pub(crate) const HOSTS: [&str; 3] = ["h1", "h2", "h3"];
 
-/// The image of a VM on a day: what all have, what it alone has, and a little that changes.
+/// The image of a VM on a day: content of all VMs, its own content, and a small change.
 pub(crate) fn image(vm: u64, day: u64) -> Vec<u8> {
     let mut bytes = vec![0; 6 * MIB as usize];
     Random::new(1).fill(&mut bytes[..3 << 20]);
@@ -56,12 +55,12 @@ fn write_plan(directory: &Path, host: &str, vms: &[Value]) {
     std::fs::write(directory.join(format!("{host}.json")), plan.to_string()).unwrap();
 }
 
-/// A daemon that has said that it is ready.
+/// A daemon that has reported that it is ready.
 pub(crate) struct Agent {
     child: Child,
-    /// What it printed: one line for each agent.
+    /// Its output: one line for each agent.
     ready: Vec<String>,
-    /// Where it prints more.
+    /// Its further output.
     _output: Lines<BufReader<ChildStdout>>,
 }
 
@@ -79,7 +78,7 @@ impl Agent {
         Agent { child, ready, _output: lines }
     }
 
-    /// Told to end, it does, and that is no failure.
+    /// Ends it by a signal, which must be a success.
     pub(crate) fn end(mut self) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
@@ -98,7 +97,7 @@ impl Drop for Agent {
     }
 }
 
-/// A cluster with a fleet's repository, and what its hosts have.
+/// A cluster with a fleet's repository, and the directories of its hosts.
 pub(crate) struct Fleet {
     cluster: Served,
 }
@@ -124,7 +123,7 @@ impl Fleet {
         self.cluster.scratch.path()
     }
 
-    /// A command with the address that `copal serve --dev` printed, and nothing else that says where.
+    /// A command with the address that `copal serve --dev` printed, and no other location.
     pub(crate) fn command(&self, words: &[&str]) -> Command {
         let mut command = self.cluster.command(words);
         command
@@ -200,7 +199,7 @@ fn three_hosts_back_up_their_vms_together_and_what_the_fleet_does_not_need_goes(
     let names = listed["agents"].as_array().unwrap().iter();
     assert_eq!(names.map(|one| &one["name"]).collect::<Vec<_>>(), HOSTS);
 
-    // One copy of what all have, whoever stores it; every byte is accounted for.
+    // One copy of the common content, stored by any VM; every byte is accounted for.
     let job = fleet.job();
     assert_eq!((&job["complete"], &job["unresolved"]), (&true.into(), &0.into()), "{job}");
     assert!(count(&job, "k") >= 1 && vms(&job).len() == 6, "{job}");
@@ -227,7 +226,7 @@ fn three_hosts_back_up_their_vms_together_and_what_the_fleet_does_not_need_goes(
     assert!(count(&popular, "chunks") > 0 && count(&popular, "unchecked_packs") == 0, "{popular}");
     assert_eq!(fleet.good(&["sessions", "ls"])["sessions"], json!([]));
 
-    // The next day, begun by one command and waited for by another.
+    // The next day: one command starts the job, another waits for it.
     write_set(fleet.directory(), 1);
     let begun = fleet.good(&["job", "run", "--all", "--rounds", "2"]);
     assert_eq!(begun["agents"], json!(HOSTS), "{begun}");
@@ -237,7 +236,7 @@ fn three_hosts_back_up_their_vms_together_and_what_the_fleet_does_not_need_goes(
     let told = fleet.good(&["job", "status", begun["job"].as_str().unwrap()]);
     assert_eq!(vms(&told).len(), 6, "{told}");
 
-    // A host takes nothing away; who may does, and no other VM notices.
+    // A host removes nothing; a key with that right does, and no other VM is affected.
     let first = fleet.snapshots("vm1")[0].clone();
     fleet.bad(21, &["forget", &first, "--key", "h1.key"]);
     fleet.good(&["forget", &first, "--key", "ops.key"]);
@@ -258,7 +257,7 @@ fn three_hosts_back_up_their_vms_together_and_what_the_fleet_does_not_need_goes(
         fleet.assert_restored("latest", vm, 1);
     }
 
-    // A backup by itself asks the agents that it can reach.
+    // A single backup asks the agents that it can reach.
     std::fs::write(fleet.directory().join("alone.raw"), image(9, 0)).unwrap();
     let alone = fleet.good(&["backup", "--vm", "vm9", "alone.raw", "--key", "h2.key"]);
     let counts = &alone["counts"];
@@ -270,12 +269,12 @@ fn three_hosts_back_up_their_vms_together_and_what_the_fleet_does_not_need_goes(
     agents.into_iter().for_each(Agent::end);
     assert_eq!(fleet.good(&["agent", "ls"])["agents"], json!([]));
     fleet.bad(42, &["pds", "cleanup", "--key", "ops.key"]);
-    // And without any it shares what is popular already, or says that nothing is.
+    // Without agents it shares chunks that are popular already, or reports that there are none.
     let alone = fleet.good(&["backup", "--vm", "vm10", "alone.raw", "--key", "h2.key"]);
     assert_eq!(count(&alone["counts"], "asked_chunks"), 0, "{alone}");
     fleet.assert_restored("latest", 9, 0);
 
-    // What each stored for itself meanwhile is stored once by a clean-up.
+    // A clean-up stores chunks once that the VMs stored separately meanwhile.
     let before = stored_bytes(&fleet, "vm10");
     let agents: Vec<Agent> = HOSTS.iter().map(|host| fleet.agent(host)).collect();
     fleet.bad(21, &["pds", "cleanup", "--key", "h1.key"]);
@@ -291,7 +290,7 @@ fn three_hosts_back_up_their_vms_together_and_what_the_fleet_does_not_need_goes(
     fleet.assert_restored("latest", 9, 0);
     fleet.good(&["check", "--read-data"]);
 
-    // Popular chunks stay as long as anybody needs them.
+    // Popular chunks stay while any snapshot needs them.
     fleet.bad(21, &["pds", "prune", "--key", "h1.key"]);
     let pruned = fleet.good(&["pds", "prune", "--key", "ops.key"]);
     assert_eq!((&pruned["gone_packs"], &pruned["waiting_for"]), (&0.into(), &json!([])), "{pruned}");
@@ -308,8 +307,8 @@ fn three_hosts_back_up_their_vms_together_and_what_the_fleet_does_not_need_goes(
     assert_eq!((count(&popular, "bytes"), count(&popular, "chunks")), (0, 0), "{popular}");
 }
 
-/// Images of which VMs 1 and 2, 3 and 4, 5 and 6 share a MiB that nobody else has: with two rounds, one of
-/// each pair asks in each.
+/// Images of which VMs 1 and 2, 3 and 4, 5 and 6 share a MiB of their own: with two rounds, one of each pair
+/// asks in each.
 pub(crate) fn write_pairs(directory: &Path, day: u64) {
     for vm in 1..=6 {
         let mut bytes = image(vm, 0);
@@ -318,8 +317,9 @@ pub(crate) fn write_pairs(directory: &Path, day: u64) {
     }
 }
 
-/// Symptom: a job of two rounds stored twice what one of two rounds stores once, and its result said nothing.
-/// Fix: `copal job run --wait` has it given up if its key may delete, and counts it otherwise.
+/// Symptom: a job of two rounds stored chunks twice that one of one round stores once, and its result did not
+/// report it.
+/// Fix: `copal job run --wait` settles them if its key may delete, and counts them otherwise.
 #[test]
 fn a_job_is_settled_with_a_key_that_may_delete_and_counted_with_another() {
     let fleet = Fleet::with_fraction("100%");
@@ -338,7 +338,7 @@ fn a_job_is_settled_with_a_key_that_may_delete_and_counted_with_another() {
     let cleaned = fleet.good(&["pds", "cleanup", "--key", "ops.key"]);
     assert!(count(&cleaned, "moved_bytes") > 2 * MIB, "{cleaned}");
 
-    // The next day its own key may delete; in words, too.
+    // The next day its own key may delete; as text, too.
     write_pairs(fleet.directory(), 1);
     let job = fleet.good(&with_key("ops.key"));
     let (settled, twice) = told(&job);
@@ -348,7 +348,7 @@ fn a_job_is_settled_with_a_key_that_may_delete_and_counted_with_another() {
     let said = String::from_utf8_lossy(&said.stdout).into_owned();
     assert!(said.contains("became popular during the job") && !said.contains("stored twice"), "{said}");
 
-    // Symptom: a job that nobody waited for began without an agent with exit code 0.
+    // Symptom: a job without --wait that began without an agent ended with exit code 0.
     agents.pop().into_iter().for_each(Agent::end);
     for words in [&["job", "run", "--all", "--rounds", "2"][..], &["job", "status", "--wait"]] {
         let told = fleet.command(words).output().unwrap();
@@ -389,7 +389,7 @@ fn every_example_of_agents_works_as_printed() {
         let words = words(&line);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         match words.contains(&"--once") {
-            // All agents in one process: of a repository in a directory.
+            // All agents in one process: for a repository in a directory.
             true => {
                 let run = house.command(&words).current_dir(house.path("")).output().unwrap();
                 assert!(run.status.success(), "{line}: {run:?}");
@@ -440,14 +440,14 @@ fn what_is_wrong_with_an_agent_or_a_job_is_refused_before_anything_starts() {
     }
 
     let _first = fleet.agent("h1");
-    // A name that somebody has.
+    // A taken name.
     refuse(2, &but("--state", "s/other"), "h1");
-    // A VM of two hosts: nobody begins.
+    // A VM of two hosts: no agent begins.
     write_plan(fleet.directory(), "h2", &[planned(fleet.directory(), 1)]);
     let _second = fleet.agent("h2");
     refuse(2, &["job", "run", "--all", "--wait"], "vm1");
     assert_eq!(fleet.good(&["snapshots"])["snapshots"], json!([]));
-    // One whose image is gone has no snapshot; the others have.
+    // A VM without its image has no snapshot; the others have.
     write_set(fleet.directory(), 0);
     for scheme in ["synchronous", "dirty-bit"] {
         let words = ["job", "run", "--all", "--rounds", "3", "--scheme", scheme, "--wait"];
@@ -482,10 +482,10 @@ fn a_fleet_in_a_directory_has_all_agents_in_one_process() {
     assert_eq!(house.snapshots().len(), 6);
     house.check();
 
-    // Symptom: without a word of when, agents waited for ever for a job that nobody can begin.
+    // Symptom: without --once or --every, agents waited for ever for a job that no process can begin.
     let idle = house.run(words);
     assert!(idle.code == Some(2) && idle.sentence().contains("--every"), "{idle:?}");
-    // While it runs nobody else gets in.
+    // While it runs, no other process can open the repository.
     let daily: Vec<&str> = words.iter().chain(&["--every", "24h"]).copied().collect();
     let agents = Agent::start(house.command(daily), 3);
     for (line, host) in agents.ready.iter().zip(HOSTS) {
@@ -495,7 +495,7 @@ fn a_fleet_in_a_directory_has_all_agents_in_one_process() {
     assert_eq!(second.code, Some(11), "{second:?}");
     agents.end();
     house.backup("more", &house.path("vm1.raw"));
-    // It had nobody to ask: a clean-up in one process asks itself.
+    // There was no other agent to ask: a clean-up in one process asks itself.
     let cleaned = house.summary(["pds", "cleanup"]);
     assert!(count(&cleaned, "freed_bytes") > 2 * MIB, "{cleaned}");
     house.check();

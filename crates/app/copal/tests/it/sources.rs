@@ -18,8 +18,8 @@ fn marks(house: &House) -> Vec<(bool, usize)> {
     snapshots.map(|one| (one["doubtful"] == true, one["doubts"].as_array().unwrap().len())).collect()
 }
 
-/// Symptom: a disk that was suddenly empty or shorter made a snapshot with exit code 0 and no word, and
-/// `prune --keep-last 1` removed the good ones. Cause, fix: see `copal-backup`, tests/it/gate.rs.
+/// Symptom: a disk that was suddenly empty or shorter silently made a snapshot with exit code 0, and `prune
+/// --keep-last 1` removed the good ones. Cause, fix: see `copal-backup`, tests/it/gate.rs.
 #[test]
 fn what_was_taken_in_spite_of_a_warning_pushes_nothing_out_until_it_is_accepted() {
     let house = House::plain();
@@ -58,8 +58,8 @@ fn what_was_taken_in_spite_of_a_warning_pushes_nothing_out_until_it_is_accepted(
 }
 
 /// Symptom: half a disk came through a pipe whose program had failed, and was a snapshot.
-/// Cause: a pipe ends the same way, whatever became of who wrote it. Fix: the command is started here and
-/// asked.
+/// Cause: a pipe ends the same way after success and failure of its writer. Fix: the command is started here,
+/// and its exit code is checked.
 #[test]
 fn a_command_that_fails_makes_no_snapshot() {
     let house = House::plain();
@@ -127,7 +127,7 @@ fn what_is_no_disk_is_refused_by_name_from_files_pipes_and_exports() {
         refused(&house.run(["backup", "--vm", "web", file]), &format!("{name} "));
         refused(&house.run(["backup", "--vm", "web", "--from-command", "cat", file]), &format!("{name} "));
     }
-    // A qcow2 image whose file is exported in place of what is in it.
+    // A qcow2 image whose file is exported instead of its content.
     let qcow2 = house.word("disk.qcow2");
     tool("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", &raw, &qcow2]);
     refused(&house.run(["backup", "--vm", "web", "--from-command", "cat", &qcow2]), "a qcow2 image");
@@ -138,7 +138,7 @@ fn what_is_no_disk_is_refused_by_name_from_files_pipes_and_exports() {
     assert!(ls.contains("doubtful: disk sda: looks like a vmdk image"), "{ls}");
 }
 
-/// Symptom: a bitmap on another image of the same size was believed, and what that one had was missing.
+/// Symptom: a bitmap on another image of the same size was trusted, and the data of that image was missing.
 /// Cause, fix: see `copal-backup`, tests/it/gate.rs.
 #[test]
 fn a_bitmap_of_another_image_of_the_same_name_is_not_believed() {

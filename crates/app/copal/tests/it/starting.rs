@@ -1,4 +1,4 @@
-//! What a process of a cluster starts with: an address that others reach, a parent that is there.
+//! Checks at the start of a cluster's process: an address that others can reach, a living parent.
 
 use crate::cluster::named_copal;
 use std::process::{Command, Output, Stdio};
@@ -18,10 +18,9 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Symptom: a data server in a container was told to listen at 0.0.0.0; the master told that address to all
-/// clients, and called the cluster healthy, and no client on another machine reached it. Cause: only the
-/// first master looked. Fix: whoever tells others an address refuses one at which nobody is reached, however
-/// it is written.
+/// Symptom: a data server in a container listened at 0.0.0.0. The master gave that address to all clients and
+/// reported the cluster as healthy, but no client on another machine reached the server. Cause: only the
+/// first master checked. Fix: every process refuses to advertise an unreachable address, in any notation.
 #[test]
 fn an_address_of_every_interface_is_told_to_nobody() {
     let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -37,18 +36,18 @@ fn an_address_of_every_interface_is_told_to_nobody() {
             assert!(stderr.contains("--advertise"), "{words:?} {address}: {stderr}");
         }
     }
-    // Told where it is reached, it goes on to what it lacks.
+    // With an advertised address, it proceeds to the next missing option.
     let run = run(scratch.path(), &[&data[..], &["0.0.0.0:7411", "--advertise", "10.1.2.3:7411"]].concat());
     assert!(!text(&run).contains("--advertise"), "{}", text(&run));
 }
 
 /// Symptom: `copal serve --dev` as process 1 of a container started nothing. Cause: its children took "my
-/// parent is process 1" for "my parent has ended". Fix: they are told the number of their parent.
+/// parent is process 1" for "my parent has ended". Fix: they receive the number of their parent.
 #[test]
 fn a_child_compares_its_parent_with_the_number_that_it_was_told() {
     let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let child = |parent: u32| {
-        // Without a shell between: the parent counts.
+        // Without a shell in between: the parent counts.
         let mut command = Command::new(env!("CARGO_BIN_EXE_copal"));
         command.args(["data", "--dir", "d", "--end-with-parent", &parent.to_string()]);
         text(&command.current_dir(scratch.path()).stdin(Stdio::null()).output().unwrap())

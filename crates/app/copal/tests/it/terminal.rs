@@ -1,5 +1,5 @@
-//! What a person at a terminal sees. The terminal is made by `script` of util-linux; without it the test says
-//! so.
+//! Output at a terminal. The terminal is made by `script` of util-linux; without it the test is skipped with
+//! a message.
 
 use crate::{
     disks::{Disk, MIB},
@@ -10,7 +10,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Runs `copal` in a terminal; what it wrote there, standard output and error together.
+/// Runs `copal` in a terminal; returns standard output and error together.
 #[expect(clippy::print_stderr, reason = "a skipped test says so")]
 fn in_terminal(house: &House, words: &[&str]) -> Option<String> {
     let copal = house.command(words);
@@ -46,11 +46,11 @@ fn a_terminal_gets_a_bar_with_bytes_rate_and_eta_and_keeps_only_the_result() {
     let Some(text) = in_terminal(&house, &backup) else {
         return;
     };
-    // Of 4.19 MB so much is no hole.
+    // Data without holes, of 4.19 MB.
     for part in ["%", " of web", "/794.62 kB", " B/s", "ETA "] {
         assert!(text.contains(part), "no {part:?} in {text:?}");
     }
-    // What is drawn last is wiped; the result stands behind it.
+    // The last progress line is erased; the result follows it.
     let wipe = "\r\u{1b}[2K";
     let kept = &text[text.rfind(wipe).unwrap() + wipe.len()..];
     assert!(kept.starts_with("snapshot "), "{text:?}");

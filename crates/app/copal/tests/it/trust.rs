@@ -1,5 +1,5 @@
-//! Whom a repository trusts: files are their owner's alone, names are what they look like, and a repository
-//! in clear is not taken for one with a password.
+//! Protection against other users: files are readable by their owner alone, names show no misleading
+//! characters, and a repository without encryption does not pass for an encrypted one.
 
 use crate::{
     disks::{Disk, MIB, assert_restored},
@@ -7,7 +7,7 @@ use crate::{
 };
 use std::os::unix::fs::MetadataExt;
 
-/// Runs under the umask that lets others do most.
+/// Runs under a umask that gives others most rights.
 fn open_handed(house: &House, words: &[&str]) -> Run {
     let copal = house.command(words);
     let mut command = std::process::Command::new("sh");
@@ -23,10 +23,9 @@ fn open_handed(house: &House, words: &[&str]) -> Run {
     run
 }
 
-/// Symptom: every local user could read restored disks, list the repository, and follow what a backup looked
-/// up.
-/// Cause: files and directories were made with the mode the umask leaves. Fix: 0600 and 0700, whatever the
-/// umask.
+/// Symptom: every local user could read restored disks, list the repository, and follow the look-ups of a
+/// backup.
+/// Cause: files and directories had the mode of the umask. Fix: 0600 and 0700 under any umask.
 #[test]
 fn what_is_made_is_its_owners_alone() {
     let house = House::empty();
@@ -42,10 +41,10 @@ fn what_is_made_is_its_owners_alone() {
     assert_eq!(mode(house.path("gets")), 0o600);
 }
 
-/// Symptom: a repository that somebody exchanged for one without encryption was used without a word by
-/// whoever types his password: he was not asked for it, and the next backup lay open.
-/// Cause: a repository in clear was opened in clear, unless a password was configured.
-/// Fix: it is refused unless --insecure-no-password says that it is meant.
+/// Symptom: a repository that was exchanged for one without encryption was silently used by a user with a
+/// password: there was no prompt, and the next backup was readable.
+/// Cause: a repository without encryption was opened as such, unless a password was configured.
+/// Fix: it is refused without --insecure-no-password.
 #[test]
 fn a_repository_in_clear_is_used_only_by_those_who_say_so() {
     let house = House::plain();
@@ -53,7 +52,7 @@ fn a_repository_in_clear_is_used_only_by_those_who_say_so() {
     let snapshot = id(&house.backup("web", &house.path("disk.raw")));
     let image = house.word("disk.raw");
     for words in [&["snapshots"][..], &["backup", "--vm", "web", &image]] {
-        // Without the harness' option: by the environment, by a file, and by nobody yet.
+        // Without the harness' option: with the password in the environment, in a file, and not given yet.
         for configured in [Some("COPAL_PASSWORD"), Some("COPAL_PASSWORD_FILE"), None] {
             let mut command = house.command::<&str>([]);
             let arguments: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
@@ -80,9 +79,9 @@ fn a_repository_in_clear_is_used_only_by_those_who_say_so() {
     assert_restored(&house.restore(&snapshot, "out"), &disk.bytes);
 }
 
-/// Symptom: a VM, a disk, a tag or a description could carry marks that turn the direction of writing round,
-/// and tags and descriptions line breaks and sequences that steer a terminal.
-/// Cause: only names were looked at, and only for control characters. Fix: all of them are, for both.
+/// Symptom: a VM, a disk, a tag or a description could contain marks that reverse the direction of writing;
+/// tags and descriptions also line breaks and terminal control sequences.
+/// Cause: only names were checked, and only for control characters. Fix: all of them are checked, for both.
 #[test]
 fn words_that_are_not_what_they_look_like_are_refused() {
     let house = House::plain();

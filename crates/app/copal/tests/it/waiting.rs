@@ -1,4 +1,4 @@
-//! A store that somebody else is using: who that is, and waiting for it.
+//! A store in use by another process: its holder, and waiting for it.
 
 use crate::{
     disks::{Disk, MIB},
@@ -9,7 +9,7 @@ use std::{
     process::{Child, Stdio},
 };
 
-/// Starts a backup from standard input, which has the store until the pipe ends.
+/// Starts a backup from standard input, which holds the store until the pipe ends.
 fn owner(house: &House) -> Running {
     let mut owner = Running::start(house, ["backup", "--vm", "piped", "-"]);
     owner.wait_for("status");
@@ -23,20 +23,20 @@ fn release(mut owner: Running) {
     assert_eq!(run.code, Some(0), "{run:?}");
 }
 
-/// Starts a command that waits and reads what it says about it.
+/// Starts a command that waits, and reads its message.
 fn waiting(mut command: std::process::Command) -> (Child, String) {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     let mut stderr = BufReader::new(child.stderr.take().unwrap());
     stderr.read_line(&mut line).unwrap();
-    // Progress lines may follow; nobody may be stopped by a full pipe.
+    // Progress lines may follow; a full pipe must not block the command.
     std::thread::spawn(move || stderr.read_to_end(&mut Vec::new()));
     (child, line)
 }
 
-/// Symptom: exit code 11 said `another process`, and no more.
-/// Cause: nobody asked the kernel who that is. Fix: command, process and age stand in the sentence and in the
-/// JSON line.
+/// Symptom: exit code 11 reported only `another process`.
+/// Cause: the kernel was not asked for the holder. Fix: command, process and age are in the sentence and in
+/// the JSON line.
 #[test]
 fn whoever_is_told_to_wait_is_told_for_whom() {
     for house in [House::plain(), House::of_files()] {
@@ -56,7 +56,7 @@ fn whoever_is_told_to_wait_is_told_for_whom() {
     }
 }
 
-/// Symptom: a backup that met another one's last minutes was gone for the day.
+/// Symptom: a backup that met the last minutes of another one was lost for the day.
 /// Cause: two seconds, then exit code 11. Fix: `--wait` and `COPAL_WAIT`, for readers and writers.
 #[test]
 fn a_command_that_may_wait_does_its_work_afterwards() {

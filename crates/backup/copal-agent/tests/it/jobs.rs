@@ -1,4 +1,4 @@
-//! Many jobs, and many agents in one: what agents hold does not grow.
+//! Many jobs, and a job of many agents: the resources of agents do not grow.
 
 use crate::world::Fleet;
 use std::{
@@ -14,8 +14,8 @@ fn held() -> (usize, usize) {
 
 /// Symptom: agents that were not restarted stopped backing up: three hosts after 12 jobs, twelve after two,
 /// 36 in the first one.
-/// Cause: each remembered job kept two askers with open connections, and a server took 64.
-/// Fix: connections end with the job, and places follow the number of members.
+/// Cause: each kept job kept two askers with open connections, and a server accepted 64.
+/// Fix: connections end with the job, and the number of slots follows the number of members.
 #[test]
 fn forty_jobs_in_a_row_and_then_one_of_seventy_agents() {
     let fleet = Fleet::new();
@@ -42,7 +42,7 @@ fn forty_jobs_in_a_row_and_then_one_of_seventy_agents() {
         std::thread::park_timeout(Duration::from_millis(100));
     }
 
-    // The others have nothing to back up, or nearly: it is their number that counts.
+    // The other agents have little or nothing to back up: only their number matters.
     let more = 3..70;
     agents.extend(more.map(|number| fleet.start(&format!("m{number}"), &[&format!("vm-m{number}")])));
     let report = fleet.job();

@@ -1,4 +1,4 @@
-//! Repairs of leaks behind jobs.
+//! Repairs of leaks after jobs.
 
 use crate::world::{Fleet, Running};
 use copal_agent::{agent::RepairOutcome, coordinator, job_report::JobReport};
@@ -20,7 +20,8 @@ fn start(fleet: &Fleet, share_percent: u8) -> Running {
     })
 }
 
-/// A job behind which agents have done what they do between jobs: those are over when the next begins.
+/// Runs a job after which agents have finished their work between jobs: that work ends when the next job
+/// begins.
 fn job(fleet: &Fleet, repairs: usize) -> JobReport {
     let begun = coordinator::begin(&fleet.repository, &fleet.options("auto")).unwrap();
     let report = begun.wait(&CancelFlag::new(), &mut |_| ());
@@ -49,15 +50,15 @@ fn leak(fleet: &Fleet) {
     fleet.repository.delete(&Silent, &CancelFlag::new()).unwrap();
 }
 
-/// Symptom: a VM whose leak estimate was above a tenth of its bytes leaked on until a person ran `repair
-/// leak`.
-/// Fix: its agent repairs it behind a job, where its key may delete.
+/// Symptom: a VM whose leak estimate was above a tenth of its bytes leaked further until an operator ran
+/// `repair leak`.
+/// Fix: its agent repairs it after a job, if its key may delete.
 #[test]
 fn an_agent_repairs_the_leak_of_its_vm_behind_a_job_when_it_is_large_enough() {
     let fleet = Fleet::new();
     let leaked = || fleet.repository.vm_stats("web").unwrap().leak_estimate_bytes;
     {
-        // A little is left alone.
+        // A small leak is not repaired.
         let _agent = start(&fleet, 10);
         leak(&fleet);
         assert!(leaked() > 0);
@@ -69,6 +70,6 @@ fn an_agent_repairs_the_leak_of_its_vm_behind_a_job_when_it_is_large_enough() {
     let repair = &report.agents[0].status.as_ref().unwrap().repairs[0];
     assert!(repair.vm == "web" && matches!(repair.outcome, RepairOutcome::Freed(_)), "{repair:?}");
     assert_eq!(leaked(), 0);
-    // Nothing is left to be repaired, and the next jobs are as before.
+    // Nothing is left to repair, and later jobs are unchanged.
     job(&fleet, 0);
 }

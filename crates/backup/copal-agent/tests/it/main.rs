@@ -1,4 +1,4 @@
-//! Whole agents in one process, over a repository in memory.
+//! Complete agents in one process, over a repository in memory.
 
 mod jobs;
 mod leak;

@@ -1,4 +1,4 @@
-//! Agents that take no part in a job, and those that come back.
+//! Agents that take no part in a job, and agents that return.
 
 use crate::world::{Fleet, Running};
 use copal_agent::{
@@ -12,15 +12,15 @@ use std::{fs, sync::Mutex};
 
 /// Symptom: a host that could not be reached dropped out of the nightly job, which was complete, with exit
 /// code 0.
-/// Cause: a job was of the agents that were heard of lately.
-/// Fix: an agent is listed with its VMs until it is retired; one that is listed and takes no part is missing.
+/// Cause: a job included only the agents with a recent heartbeat.
+/// Fix: an agent is listed with its VMs until it is removed; a listed agent that takes no part is missing.
 #[test]
 fn an_agent_that_is_not_there_is_missing_until_it_is_back_or_retired() {
     let fleet = Fleet::new();
     let _first = fleet.start("h1", &["web"]);
     let second = fleet.start("h2", &["db", "mail"]);
     assert!(fleet.job().is_complete());
-    // It ends well, as before maintenance of its host: it is expected all the same.
+    // It ends cleanly, like before maintenance of its host: it is expected nevertheless.
     drop(second);
     let report = fleet.job();
     assert!(!report.is_complete(), "{report:?}");
@@ -30,7 +30,7 @@ fn an_agent_that_is_not_there_is_missing_until_it_is_back_or_retired() {
     assert_eq!((&*missing.name, &missing.vms[..]), ("h2", &["db".to_owned(), "mail".to_owned()][..]));
     assert!(missing.reason.contains("copal agent rm h2"), "{missing}");
     assert!(report.agents[0].vms()[0].backup().is_some(), "the others go on");
-    // Whoever asks later learns the same.
+    // Later queries give the same answer.
     let found = coordinator::find(&fleet.repository, None).unwrap().look();
     assert_eq!((found.job, &found.missing), (report.job, &report.missing));
 
@@ -47,9 +47,9 @@ fn an_agent_that_is_not_there_is_missing_until_it_is_back_or_retired() {
     assert!(!fleet.repository.retire_agent("h2").unwrap());
 }
 
-/// Symptom: for two minutes after an agent was killed and retired each job failed for it. Cause: its last
-/// signs of life were young, so it was asked, and that it did not answer counted. Fix: an agent that is not
-/// listed and cannot be reached is not missed.
+/// Symptom: for two minutes after an agent was killed and removed, each job failed because of it. Cause: its
+/// last heartbeats were young, so it was queried, and its silence counted. Fix: an unlisted agent that cannot
+/// be reached is not missing.
 #[test]
 fn an_agent_that_was_killed_and_retired_is_not_missed() {
     let fleet = Fleet::new();
@@ -69,7 +69,7 @@ fn an_agent_that_was_killed_and_retired_is_not_missed() {
     assert!(report.is_complete(), "{report:?}");
 }
 
-/// A plan that cannot be read is that of one host: the others are backed up.
+/// A plan that cannot be read concerns one host: the others are backed up.
 #[test]
 fn an_agent_whose_plan_is_broken_is_missing_and_one_without_vms_is_a_member() {
     let fleet = Fleet::new();
@@ -97,9 +97,9 @@ fn where_nobody_is_left_all_are_named() {
     }
 }
 
-/// Symptom: `--rounds 1` was passed over without a word, and `--rounds 8` as well.
-/// Cause: a host has as many rounds as its memory asks for, and no more than it has parts.
-/// Fix: too few are refused with the reason; of more, the others are empty.
+/// Symptom: `--rounds 1` was silently ignored, and so was `--rounds 8`.
+/// Cause: a host has as many rounds as its memory requires, and at most as many as it has parts.
+/// Fix: too few are refused with the reason; if there are more, the others are empty.
 #[test]
 fn rounds_are_followed_or_refused_with_the_reason() {
     let fleet = Fleet::new();
@@ -116,8 +116,8 @@ fn rounds_are_followed_or_refused_with_the_reason() {
 }
 
 /// Symptom: a host that died between two stages of a job ended the job of all hosts, with an error.
-/// Cause: the plan of each host was asked for anew before a stage, and one that did not answer was an error.
-/// Fix: it is lost, as one that dies in a stage; the stages of the others go on.
+/// Cause: the plan of each host was queried again before a stage, and silence was an error.
+/// Fix: the host is lost, like one that dies in a stage; the stages of the others continue.
 #[test]
 fn a_host_that_dies_between_two_stages_is_lost_and_the_others_go_on() {
     let fleet = Fleet::new();
@@ -160,8 +160,8 @@ impl Progress for StartAt<'_> {
     }
 }
 
-/// Symptom: no test would have noticed an agent that leaves what an earlier run of it left open to the ten
-/// minutes of its silence.
+/// Symptom: no test would have noticed an agent that leaves open sessions of its earlier run until their
+/// timeout of ten minutes.
 #[test]
 fn an_agent_takes_over_the_sessions_of_its_name_when_it_starts() {
     let fleet = Fleet::on_several_servers();

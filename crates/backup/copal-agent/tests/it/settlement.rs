@@ -1,4 +1,4 @@
-//! Bytes that a job of several agents stores, beside those that an exact index of all chunks would store.
+//! Stored bytes of a job of several agents, compared with an exact index of all chunks.
 
 use crate::world::{Fleet, Running};
 use copal_agent::{
@@ -26,8 +26,8 @@ fn vm(number: usize) -> String {
     format!("vm{number}")
 }
 
-/// Three kinds of VM, two of each. Each has what all have, what those of its kind have, what one VM of
-/// another kind has, and what nobody has.
+/// Three kinds of VM, two of each. Each has content of all VMs, of its kind, of one VM of another kind, and
+/// of its own.
 fn image(number: usize) -> Vec<u8> {
     let mut bytes = vec![0; 6 << 20];
     let mut fill = |seed: usize, from: usize, len: usize| {
@@ -42,7 +42,7 @@ fn image(number: usize) -> Vec<u8> {
     bytes
 }
 
-/// Bytes of chunks in a repository where each VM is backed up by itself.
+/// Bytes of chunks in a repository where each VM is backed up alone.
 fn alone(fleet: &Fleet, layout: Layout) -> u64 {
     let options = InitOptions { layout, ..InitOptions::new(Unlock::Insecure) };
     let repository = Repository::init(Arc::new(MemoryStore::new()), IndexHome::Memory, &options).unwrap();
@@ -104,7 +104,7 @@ impl Bounds {
         })
     }
 
-    /// Of what an exact index saves, how much a job saves.
+    /// The share of an exact index's savings that a job achieves.
     fn share(&self, fleet: &Fleet) -> f64 {
         (self.none - stored(fleet) as f64) / (self.none - self.exact)
     }
@@ -114,8 +114,8 @@ impl Bounds {
 /// unresolved.
 /// Cause: a chunk that was asked about in an early round was stored privately; when a later round made it
 /// popular, the first copy stayed.
-/// Fix: when all hosts have stored, each asks about the frames of this job again, and gives up those that are
-/// popular.
+/// Fix: when all hosts have stored, each asks again about the frames of this job, and gives up the popular
+/// ones.
 #[test]
 fn a_job_saves_what_an_exact_index_saves_whatever_its_rounds_and_placement() {
     let by_kind: fn(usize) -> usize = |number| number % 3;
@@ -129,7 +129,7 @@ fn a_job_saves_what_an_exact_index_saves_whatever_its_rounds_and_placement() {
         let share = Bounds::get(&fleet).share(&fleet);
         assert!(share >= 0.97, "{rounds} rounds: {share:.3} {report:?}");
         let settled = JobSettlement::of(&report);
-        // In one round only what had no room at first.
+        // In one round, only chunks that had no space at first.
         let moves_much = settled.moved_bytes > 1_000_000;
         assert_eq!((moves_much, settled.unsettled.len()), (rounds != "1", 0), "{settled:?}");
         let checked = fleet.repository.check(ReadData::All, &Silent, &CancelFlag::new()).unwrap();
@@ -138,8 +138,8 @@ fn a_job_saves_what_an_exact_index_saves_whatever_its_rounds_and_placement() {
 }
 
 /// Symptom: in one job of natural placement .90 to .92, and nothing was unresolved. Cause: a host that took
-/// longer than the patience of the others asked late; what it shared with one of their VMs became popular
-/// then, and their copy stayed. Fix: as above, in one round too.
+/// longer than the patience of the others asked late. Chunks that it shared with one of their VMs became
+/// popular then, and their copy stayed. Fix: as above, in one round too.
 #[test]
 fn what_a_late_host_shares_with_others_is_stored_once() {
     let fleet = Fleet::with_fraction(1_000_000);
@@ -149,7 +149,7 @@ fn what_a_late_host_shares_with_others_is_stored_once() {
         host_of,
         || Arc::clone(&fleet.repository),
         |host, options| {
-            // Longer than others wait at least.
+            // Longer than the least patience of the others.
             options.read_limit = (host == 0).then_some(200 << 10);
         },
     );
@@ -161,8 +161,8 @@ fn what_a_late_host_shares_with_others_is_stored_once() {
     assert!(share >= 0.97, "{share:.3} {report:?}");
 }
 
-/// Hosts have keys that back up and nothing else: they settle nothing. Whoever waits for the job counts with
-/// such a key, and gives up with one that may delete.
+/// Hosts have keys that only back up: they settle nothing. The process that waits for the job counts with
+/// such a key, and settles with one that may delete.
 #[test]
 fn vms_of_agents_whose_keys_may_not_delete_are_settled_by_whoever_waits_for_the_job() {
     let password = Unlock::Password(zeroize::Zeroizing::new("correct horse".into()));
@@ -195,7 +195,7 @@ fn vms_of_agents_whose_keys_may_not_delete_are_settled_by_whoever_waits_for_the_
     assert!(counted.twice_bytes > 2 << 20, "{counted:?}");
     let settled = settle(Role::Delete, &mut report);
     assert_eq!((settled.twice, settled.unsettled.len()), (0, 0), "{settled:?}");
-    // The VM that was to store a chunk for all, when it was counted, may be asked about it still.
+    // The VM that was to store a chunk as popular at the count may be asked about it again.
     assert!(settled.moved_bytes * 100 >= counted.twice_bytes * 95, "{settled:?} {counted:?}");
     let share = Bounds::get(&fleet).share(&fleet);
     assert!(share >= 0.97, "{share:.3} {settled:?}");
@@ -203,10 +203,10 @@ fn vms_of_agents_whose_keys_may_not_delete_are_settled_by_whoever_waits_for_the_
     assert!(checked.is_clean(), "{:?}", checked.damages);
 }
 
-/// Symptom: a fleet with `--pds-fraction 30%` saved .77 of what an exact index saves, and nothing said why.
+/// Symptom: a fleet with `--pds-fraction 30%` saved .77 of the savings of an exact index, without a message.
 /// Cause: two VMs make a chunk popular only while less than half of the fraction is used, three until all of
 /// it is.
-/// Fix: the answer says so, the job counts it, and the operator's page advises 100 % for a few dozen VMs.
+/// Fix: the answer reports it, the job counts it, and the operator's page advises 100 % for a few dozen VMs.
 #[test]
 fn what_the_fraction_has_no_room_for_is_counted() {
     let fleet = Fleet::with_fraction(300_000);

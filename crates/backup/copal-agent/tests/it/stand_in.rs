@@ -1,4 +1,4 @@
-//! An agent that owns partitions and is gone in the middle of a job.
+//! An owner of partitions that dies in the middle of a job.
 
 use crate::world::Fleet;
 use copal_agent::{
@@ -33,7 +33,7 @@ fn look_until(
 }
 
 /// Agents h1 and h2 have two VMs each, of which half is the same; h3 has none and owns a third of the
-/// partitions. It goes when the first VMs have asked it, and before it can have answered: its stand-ins
+/// partitions. It dies after the first VMs have asked it, and before it can have answered. Its stand-ins
 /// answer, in this round and the next.
 #[test]
 fn the_stand_in_answers_for_an_owner_that_goes_in_the_middle_of_a_job() {
@@ -69,6 +69,6 @@ fn the_stand_in_answers_for_an_owner_that_goes_in_the_middle_of_a_job() {
     for vm in &vms {
         assert_eq!(vm.backup().map(|backup| backup.unresolved), Some(0), "{vm:?}");
     }
-    // Each of the four refers to the half that all have; it is stored once.
+    // Each of the four refers to the common half, which is stored once.
     assert!(sum(|bytes| bytes.pds_dup) > 7 << 20 && sum(|bytes| bytes.pds_new) < 3 << 20, "{report:?}");
 }

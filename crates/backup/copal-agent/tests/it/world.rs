@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-/// A repository of the layout fleet, and a directory for what agents keep.
+/// A repository of the layout fleet, and a directory for the agents' state.
 pub(crate) struct Fleet {
     store: MemoryStore,
     pub(crate) repository: Arc<Repository>,
@@ -66,14 +66,14 @@ impl Fleet {
         Fleet { store, repository: Arc::new(repository), directory: tempfile::tempdir().unwrap() }
     }
 
-    /// A handle of another process, with a new key of this role.
+    /// A handle like one of another process, with a new key of this role.
     pub(crate) fn open_as(&self, role: Role) -> Arc<Repository> {
         let key = self.repository.draw_key(role).unwrap();
         self.repository.add_key(&key).unwrap();
         self.open(&Unlock::Key(key))
     }
 
-    /// A handle of another process.
+    /// A handle like one of another process.
     pub(crate) fn open(&self, unlock: &Unlock) -> Arc<Repository> {
         let store = Arc::new(self.store.clone());
         let opened = Repository::open(store, IndexHome::Memory, unlock).unwrap();
@@ -90,12 +90,12 @@ impl Fleet {
         self.write_plan(name, entries.collect())
     }
 
-    /// Where the disk of a VM lies.
+    /// Path of a VM's disk.
     pub(crate) fn disk(&self, vm: &str) -> PathBuf {
         self.directory.path().join(format!("{vm}.raw"))
     }
 
-    /// Writes the plan of an agent for disks that are there.
+    /// Writes the plan of an agent for existing disks.
     pub(crate) fn plan_of_disks(&self, name: &str, vms: &[String]) -> PathBuf {
         let entries = vms.iter().map(|vm| serde_json::json!({ "vm": vm, "disks": { "sda": self.disk(vm) } }));
         self.write_plan(name, entries.collect())
@@ -117,7 +117,7 @@ impl Fleet {
         self.start_as(name, plan, repository, |_| ())
     }
 
-    /// Starts an agent with other options than usual.
+    /// Starts an agent with other options.
     pub(crate) fn start_as(
         &self,
         name: &str,

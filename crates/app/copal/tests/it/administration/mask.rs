@@ -1,9 +1,9 @@
-//! What differs from run to run in JSON lines, replaced by the name of its type.
+//! Masks values in JSON lines that differ between runs: each is replaced by the name of its type.
 
 use serde_json::{Map, Value};
 use std::path::Path;
 
-/// Fields whose integer depends on the machine, the time or the draw of ids.
+/// Fields whose integer depends on the machine, the time or random ids.
 const INTEGERS: &[&str] = &[
     "after_bytes",
     "arriving_bytes",
@@ -23,20 +23,20 @@ const INTEGERS: &[&str] = &[
     "silent_ms",
     "used_bytes",
 ];
-/// The same of fields that are null at some moments.
+/// Such fields that are null at times.
 const INTEGERS_OR_NULL: &[&str] =
     &["announced_until_ms", "bytes_per_s", "clock_off_ms", "ends_in_s", "since_ms", "until_ms"];
 const FLOATS: &[&str] = &["done", "hours", "used_percent"];
-/// Strings that are drawn.
+/// Random strings.
 const TEXTS: &[&str] = &["certificate", "token", "trace", "uuid", "version"];
-/// Lists of groups: the numbers are masked, and elements that are alike then stand once.
+/// Lists of groups: the numbers are masked, and equal elements then appear once.
 const LISTS_OF_GROUPS: &[&str] = &["groups", "moves", "tasks"];
-/// Units of a time that is measured.
+/// Units of a measured time.
 const UNITS: &[&str] = &["h", "min", "ms", "s"];
-/// Sentences of which one or another is right, by what came first.
+/// Alternative sentences; the order of events decides which one appears.
 const CAUSES: &[&str] = &["was silent too long", "refuses connections"];
 
-/// See the module.
+/// Masks of one run.
 pub(super) struct Mask {
     scratch: String,
 }
@@ -46,8 +46,7 @@ impl Mask {
         Mask { scratch: scratch.to_str().unwrap().to_owned() }
     }
 
-    /// A JSON line, masked. Its fields are in the order that every line has: version, type, the others by
-    /// name.
+    /// A masked JSON line. Its fields are in the order of every line: version, type, the others by name.
     pub(super) fn line(&self, line: &str) -> Value {
         let parsed: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
         let head = format!("{{\"v\":1,\"message_type\":{}", parsed["message_type"]);
@@ -92,7 +91,7 @@ impl Mask {
         masked.collect()
     }
 
-    /// A sentence: places, addresses, ids and times, and what is said by the time.
+    /// A sentence with masked places, addresses, ids, times, and texts that depend on the time.
     pub(super) fn text(&self, text: &str) -> String {
         if text.contains("to continue from there nevertheless") {
             return "<what may be lost>".to_owned();
@@ -123,7 +122,7 @@ impl Mask {
     }
 }
 
-/// Each element once, in the order of their text: which groups lie where is drawn.
+/// Each element once, in the order of their text: the placement of groups is random.
 fn distinct(mut elements: Vec<Value>) -> Vec<Value> {
     elements.sort_by_key(Value::to_string);
     elements.dedup();

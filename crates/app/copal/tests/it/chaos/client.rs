@@ -1,5 +1,5 @@
-//! Clients of a tried cluster: one that asks for many things at once, and one that is killed in the middle of
-//! it.
+//! Clients of a cluster under test: one that sends many requests at once, and one that is killed in the
+//! middle.
 
 use super::{VOLUMES, WORKERS, house::House, network::Place};
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-/// `copal fs run`, and who waits for which answer.
+/// `copal fs run`, and the threads that wait for its replies.
 pub(super) struct Client {
     child: Child,
     input: Mutex<ChildStdin>,
@@ -56,7 +56,7 @@ impl Client {
         told.recv_timeout(Duration::from_secs(60)).unwrap_or_else(|_| panic!("no answer: {line}"))
     }
 
-    /// Ends it; it ends well.
+    /// Ends it; it must end with success.
     pub(super) fn end(self) {
         drop(self.input);
         let mut child = self.child;
@@ -64,10 +64,10 @@ impl Client {
     }
 }
 
-/// What a client that was killed had been told of its files, by volume and name: held, or nothing.
+/// The acknowledged state of a killed client's files, by volume and name: present or absent.
 pub(super) type Left = BTreeMap<(u64, String), bool>;
 
-/// A client that puts many files at once and is killed in the middle of it.
+/// A client that puts many files at once and is killed in the middle.
 pub(super) fn killed_client(house: &House, random: &mut Random, number: u64) -> Left {
     const PUTS: u64 = 60;
     let mut child = house

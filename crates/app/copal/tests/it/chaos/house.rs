@@ -1,4 +1,4 @@
-//! The processes of a tried cluster: one master on a file of its own, or three over a MariaDB, and data
+//! The processes of a cluster under test: one master on its own file, or three over a MariaDB, and data
 //! servers.
 
 use super::network::{Network, Place};
@@ -15,16 +15,16 @@ use std::{
 };
 
 pub(super) const SERVERS: usize = 4;
-/// How long a process may take to start or to end.
+/// Longest time for a process to start or end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A process of the cluster, which may be away.
+/// A process of the cluster, which may be stopped.
 pub(super) struct Process {
     words: Vec<String>,
     child: Option<Child>,
 }
 
-/// How a process ended that was to be refused.
+/// The end of a process that was to be refused.
 pub(super) struct Ended {
     pub(super) status: ExitStatus,
     pub(super) said: String,
@@ -36,14 +36,14 @@ pub(super) struct House {
     pub(super) masters: usize,
     path: String,
     processes: BTreeMap<Place, Process>,
-    /// Name of the server at each place, whose directory is called so.
+    /// Name of the server at each place, and of its directory.
     pub(super) names: BTreeMap<Place, String>,
     drawn: usize,
     _database: Option<MariaDb>,
 }
 
 impl House {
-    /// Starts the cluster. `in_spaces`: each process in a namespace of its own.
+    /// Starts the cluster. `in_spaces`: each process in its own namespace.
     pub(super) fn start(masters: usize, in_spaces: bool) -> House {
         let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let servers = (1..=SERVERS).map(Place::Server);
@@ -97,7 +97,7 @@ impl House {
         self.first(place, "master", &format!("master{number}"), &more);
     }
 
-    /// Lets a new server join at a place where none is.
+    /// Lets a new server join at a free place.
     pub(super) fn add_server(&mut self, place: Place) {
         self.drawn += 1;
         let name = format!("data{}", self.drawn);
@@ -122,7 +122,7 @@ impl House {
     }
 
     fn profile(&self) -> PathBuf {
-        // That of the last master names all of them.
+        // The profile of the last master names all of them.
         let known = (1..=self.masters).rev().map(|number| format!("master{number}"));
         let mut written = known.map(|name| self.dir(&name).join("client.json"));
         written.find(|path| path.exists()).unwrap_or_else(|| self.dir("master1/client.json"))
@@ -153,7 +153,7 @@ impl House {
         stdout.into_owned()
     }
 
-    /// Runs a command until it does what it should.
+    /// Repeats a command until it succeeds.
     pub(super) fn insist(&self, words: &[&str]) -> String {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -166,7 +166,7 @@ impl House {
         }
     }
 
-    /// The master that leads.
+    /// The leading master.
     pub(super) fn leader(&self) -> Place {
         let told: Value = serde_json::from_str(&self.insist(&["status", "--json"])).unwrap();
         let address = told["master"]["address"].as_str().unwrap();
@@ -174,7 +174,7 @@ impl House {
         masters.find(|place| self.network.address(*place) == address).unwrap()
     }
 
-    /// What the processes wrote on standard error.
+    /// Standard error of all processes.
     pub(super) fn logs(&self) -> String {
         let log = |place: &Place| {
             let text = std::fs::read(self.log(*place)).unwrap_or_default();
@@ -188,7 +188,7 @@ impl House {
         self.scratch.path().join(format!("log-{place}"))
     }
 
-    /// Where processes run.
+    /// The places of all processes.
     pub(super) fn places(&self) -> Vec<Place> {
         self.processes.keys().copied().collect()
     }
@@ -217,7 +217,7 @@ impl House {
         self.process(place).child = Some(child);
     }
 
-    /// Starts a server where another was; it is reached at the address of the place from now on.
+    /// Starts a server at the place of another; from then on it is reached at the address of that place.
     pub(super) fn move_in(&mut self, place: Place, name: &str) {
         let dir = self.dir(name);
         let typed = words(&["data", "--dir", dir.to_str().unwrap()]);
@@ -228,7 +228,7 @@ impl House {
         self.processes.insert(place, Process { words: typed, child });
     }
 
-    /// Starts a server that is to be sent away, and waits until it is.
+    /// Starts a server that must be refused, and waits for its end.
     pub(super) fn refused(&mut self, place: Place) -> Ended {
         let typed = self.processes[&place].words.clone();
         let before = std::fs::read(self.log(place)).unwrap_or_default().len();
@@ -264,7 +264,7 @@ impl House {
         }
     }
 
-    /// Ends a process as an administrator does.
+    /// Ends a process like an administrator.
     pub(super) fn stop(&mut self, place: Place) {
         self.signal(place, "-TERM");
         let Some(mut child) = self.process(place).child.take() else {

@@ -1,9 +1,8 @@
-//! What processes may log while everything goes wrong, with the reason; anything else that warns fails the
-//! run.
+//! Warnings that processes may log under faults, with reasons; any other warning fails the run.
 
 use std::path::Path;
 
-/// Words of lines that are expected, and why.
+/// Parts of expected lines, with reasons.
 const EXPECTED: [(&str, &str); 4] = [
     ("this master cannot ask for the lease", "its database is cut off, or was not there when it looked"),
     ("the lease could not be renewed yet", "its database is cut off, and the lease has not ended"),
@@ -11,7 +10,7 @@ const EXPECTED: [(&str, &str); 4] = [
     ("the master cannot write its database", "its database is cut off: whoever watches it is to look"),
 ];
 
-/// Lines of a log that nobody expects.
+/// Unexpected lines of a log.
 pub(super) fn unlisted(log: &Path) -> Vec<String> {
     let text = std::fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text).into_owned();

@@ -1,13 +1,13 @@
-//! Servers and masters of a cluster killed, frozen, cut off and started again while clients write, read and
+//! Servers and masters of a cluster are killed, frozen, cut off and restarted while clients write, read and
 //! delete.
 //!
-//! Each worker has names of its own and knows what each may hold: what was acknowledged is there, byte for
-//! byte, what was deleted is not, what failed for certain never appears. Names that several want are given
-//! once. At the end all are started again, the cluster becomes healthy by itself, its members are equal to
-//! the last byte, and no process has warned of anything that is not listed. `COPAL_CHAOS_SECONDS` (default 20)
-//! and `COPAL_CHAOS_SEED` set length and moments, `COPAL_CHAOS_MASTERS` (default 1) how many masters there
-//! are, `COPAL_CHAOS_SPACES=1` that each process runs in a network namespace of its own; `cargo xtask
-//! cluster-chaos --minutes 10` sets them.
+//! Each worker has its own names and knows the possible content of each: acknowledged files are present byte
+//! for byte, deleted ones are absent, and certainly failed ones never appear. A name that several workers
+//! want is given once. At the end all processes are restarted and the cluster becomes healthy by itself. Its
+//! replicas are equal to the last byte, and no process has logged an unlisted warning. `COPAL_CHAOS_SECONDS`
+//! (default 20) and `COPAL_CHAOS_SEED` set length and times, `COPAL_CHAOS_MASTERS` (default 1) the number of
+//! masters. `COPAL_CHAOS_SPACES=1` runs each process in its own network namespace; `cargo xtask cluster-chaos
+//! --minutes 10` sets them.
 
 mod client;
 mod house;
@@ -31,16 +31,16 @@ const WORKERS: u64 = 8;
 const NAMES: u64 = 12;
 const VOLUMES: u64 = 6;
 
-/// Files that no client ends are closed after 70 s, and settled after that; so are names with two of them,
-/// which keep a member from being whole.
+/// Files that no client completes are sealed after 70 s, and settled later. The same holds for names with two
+/// files, which keep a replica from being in sync.
 const SETTLED: Duration = Duration::from_secs(150);
 
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().unwrap())
 }
 
-/// One trouble after the other while workers work; what the troubles were is told even where one of them ends
-/// the run.
+/// One fault after the other while workers run; the list of faults is printed even if one of them ends the
+/// run.
 struct Trial {
     house: House,
     seed: u64,
@@ -66,7 +66,7 @@ impl Trial {
                 }
             };
             self.troubles.push(trouble);
-            // What dead clients left takes two minutes to come to all members: too long for every run.
+            // Files of dead clients need two minutes to reach all replicas: too long for every run.
             if self.is_long {
                 let number = self.troubles.len() as u64;
                 let left = killed_client(&self.house, &mut random, number);
@@ -76,7 +76,7 @@ impl Trial {
         }
     }
 
-    /// All is there that must be, nothing else, on all members alike.
+    /// Checks that all required files are present, no others, and equal on all replicas.
     fn verify(&self, workers: &mut [Worker], contest: &Contest, client: &Client) {
         for worker in workers.iter_mut() {
             for (key, may) in worker.names.clone() {
@@ -90,8 +90,7 @@ impl Trial {
             let is_absent = got.status.code() == Some(40);
             assert!(is_whole || (is_absent && !held), "{name}, held {held}: {got:?}");
         }
-        // What a client gave up, and what it was told the outcome of is unknown, comes to all members or to
-        // none.
+        // Operations that a client gave up, or whose outcome it does not know, reach all replicas or none.
         let end = Instant::now() + SETTLED;
         let are_equal = || {
             let mut verify = self.house.copal(&["group", "verify", "--all"]);

@@ -1,8 +1,8 @@
-//! Where the processes of a tried cluster are reached: ports of one loopback, or a network namespace for
-//! each, whose links can be cut in one direction or made slow.
+//! Addresses of the processes of a cluster under test: ports of one loopback, or a network namespace for
+//! each. Links of a namespace can be cut in one direction or slowed down.
 //!
-//! With namespaces this process is the router between them: it drops what goes from one place to another by a
-//! rule, which neither end notices but by silence.
+//! With namespaces this process is the router between them: a rule drops the packets from one place to
+//! another, which both ends notice only as silence.
 
 use std::{
     fmt,
@@ -10,7 +10,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Where a process runs.
+/// Place of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Place {
     Client,
@@ -54,19 +54,19 @@ impl fmt::Display for Place {
     }
 }
 
-/// See the module.
+/// Network of the cluster.
 pub(super) enum Network {
-    /// All on one loopback, at ports from this one on: nothing can be cut.
+    /// All on one loopback, at ports from this one on: no link can be cut.
     Loopback(u16),
     /// A namespace for each place.
     Spaces {
-        /// The kernel can hold packets back.
+        /// Whether the kernel can delay packets.
         can_delay: bool,
     },
 }
 
 impl Network {
-    /// Makes a namespace for each place; this process has one of its own already, and may be its root.
+    /// Creates a namespace for each place; this process already has its own, and may be its root.
     pub(super) fn of_spaces(places: &[Place]) -> Network {
         std::fs::create_dir_all("/run/netns").unwrap();
         std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
@@ -95,7 +95,7 @@ impl Network {
         matches!(self, Network::Spaces { can_delay: true })
     }
 
-    /// Where a process at a place listens.
+    /// Listening address of a process at a place.
     pub(super) fn address(&self, place: Place) -> String {
         match self {
             Network::Spaces { .. } => format!("{}:7400", place.host()),
@@ -110,12 +110,12 @@ impl Network {
         }
     }
 
-    /// Where the database listens; `None`: on loopback, wherever there is a port.
+    /// Listening address of the database; `None`: on loopback, at a free port.
     pub(super) fn database(&self) -> Option<String> {
         self.can_cut().then(|| Place::Database.host())
     }
 
-    /// Words that a command begins with to run at a place.
+    /// Prefix of a command that runs at a place.
     pub(super) fn prefix(&self, place: Place) -> Vec<String> {
         match self {
             Network::Loopback(_) => Vec::new(),
@@ -138,7 +138,7 @@ impl Network {
         }
     }
 
-    /// Nothing that one place sends to the other arrives there.
+    /// Drops all packets from one place to the other.
     pub(super) fn cut(&self, from: Place, to: Place) {
         self.rule("add", from, to);
     }
@@ -153,7 +153,7 @@ impl Network {
         ip(&format!("rule {verb} from {from} to {to} blackhole"));
     }
 
-    /// What goes to a place goes slowly: a few megabits a second, or late.
+    /// Slows down the packets to a place: a few megabits per second, or a delay.
     pub(super) fn slow(&self, place: Place, late: bool) {
         let link = place.link();
         let how = match late {

@@ -1,4 +1,4 @@
-//! What goes wrong with a tried cluster, and right again; each says what it was.
+//! Faults of a cluster under test, and their repair; each returns its description.
 
 use super::{
     house::{House, SERVERS},
@@ -12,8 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long the cluster may take to be healthy between two troubles of which the second would be one too
-/// many.
+/// Longest time for the cluster to become healthy between two faults that it cannot survive together.
 const HEALED: &str = "150s";
 
 /// Kinds of [`House::long_trouble`].
@@ -37,7 +36,7 @@ fn another(random: &mut Random, than: Place) -> Place {
 }
 
 impl House {
-    /// One thing goes wrong, and right again, of those that every run has.
+    /// Injects and repairs one of the faults of every run.
     pub(super) fn trouble(&mut self, random: &mut Random) -> String {
         match random.below(8) {
             0..=2 => {
@@ -70,7 +69,7 @@ impl House {
         }
     }
 
-    /// One thing of a kind goes wrong, and right again, of those that take longer.
+    /// Injects and repairs one of the longer faults.
     pub(super) fn long_trouble(&mut self, kind: u64, random: &mut Random) -> String {
         match kind {
             0..=3 => self.trouble(random),
@@ -99,7 +98,7 @@ impl House {
         self.signal(place, "-CONT");
     }
 
-    /// A server fails, and another while the first takes over what it missed, or before.
+    /// A server fails, and another one while the first resyncs, or before.
     fn second_failure(&mut self, random: &mut Random) -> String {
         let server = some_server(random);
         let other = another(random, server);
@@ -122,13 +121,13 @@ impl House {
         format!("{server} killed, and {other} {}", if in_recovery { "when it was back" } else { "as well" })
     }
 
-    /// Whoever leads is killed, three times running.
+    /// The leader is killed, three times in a row.
     fn leaders_killed(&mut self) -> String {
         let mut killed = Vec::new();
         for _ in 0..3 {
             let leader = self.leader();
             self.kill(leader);
-            // Another leads before the next one dies.
+            // Another master leads before the next one is killed.
             self.leader();
             self.again(leader);
             killed.push(leader.to_string());
@@ -140,7 +139,7 @@ impl House {
         self.good(&["status", "--wait", "healthy", "--timeout", HEALED]);
     }
 
-    /// All processes are started anew, one after the other, as for a new release.
+    /// All processes are restarted one after the other, like for a new release.
     fn rolling_restart(&mut self, random: &mut Random) -> String {
         let waits = random.below(2) == 0;
         for place in self.places() {
@@ -154,8 +153,8 @@ impl House {
         format!("everything started anew, {how}")
     }
 
-    /// The disks of two servers are exchanged: the files of their stores alone, which is refused, or with
-    /// everything that says who they are, which is two servers that moved.
+    /// The disks of two servers are exchanged: their store files alone, which is refused, or with the files
+    /// of their identity, which equals two moved servers.
     fn exchanged(&mut self, random: &mut Random) -> String {
         let server = some_server(random);
         let other = another(random, server);
@@ -183,7 +182,7 @@ impl House {
         format!("{what} of {server} and {other} exchanged")
     }
 
-    /// A server is started with an older copy of its directory, which lacks what was acknowledged since.
+    /// A server is started with an older copy of its directory, which lacks operations acknowledged since.
     fn older_copy(&mut self, random: &mut Random) -> String {
         let server = some_server(random);
         let name = self.names[&server].clone();
@@ -206,11 +205,11 @@ impl House {
         format!("{server} started with an older copy of its disk")
     }
 
-    /// A server is given up, and a new one comes in its place.
+    /// A server is declared lost, and a new one replaces it.
     fn given_up(&mut self, random: &mut Random) -> String {
         let server = some_server(random);
         let name = self.names[&server].clone();
-        // With another away its copies might be the last.
+        // With another server down, its replicas might be the last ones.
         self.heal();
         self.kill(server);
         self.insist(&["node", "lost", &name]);
@@ -224,7 +223,7 @@ impl House {
         format!("{server} given up, and another in its place")
     }
 
-    /// Links are cut, in one direction or both, or slow; sometimes something else happens meanwhile.
+    /// Links are cut, in one direction or both, or slowed down; sometimes with another fault meanwhile.
     fn cut_off(&mut self, random: &mut Random) -> String {
         let server = some_server(random);
         let masters: Vec<Place> = (1..=self.masters).map(Place::Master).collect();

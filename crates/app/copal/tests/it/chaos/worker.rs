@@ -1,5 +1,5 @@
-//! Who uses a tried cluster, and knows what may be there: of names of its own everything, of names that
-//! others want too who got them.
+//! A user of a cluster under test that knows the possible content: of all its own names, and of contested
+//! names the winner.
 
 use super::{NAMES, VOLUMES, client::Client};
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -13,7 +13,7 @@ use std::{
     },
 };
 
-/// What a name may hold: bodies, or nothing (None). One where all is known.
+/// Possible contents of a name: bodies, or absent (None). A single one if the state is certain.
 pub(super) type May = Vec<Option<Vec<u8>>>;
 
 pub(super) struct Worker {
@@ -22,27 +22,27 @@ pub(super) struct Worker {
     asked: u64,
     pub(super) names: BTreeMap<(u64, u64), May>,
     pub(super) acknowledged: u64,
-    /// What was answered about each name, the newest last.
+    /// Replies about each name, the newest last.
     told: BTreeMap<String, Vec<String>>,
 }
 
-/// A name that several want, each at about the same time, and what they were told.
+/// A name that several workers request at about the same time, and their replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Got {
     It,
     Nothing,
-    /// Nobody knows.
+    /// Unknown.
     Perhaps,
 }
 
-/// Names that several wanted: by number, who was told what.
+/// Contested names by number, with the reply to each worker.
 #[derive(Default)]
 pub(super) struct Contest {
     turns: AtomicU64,
     told: Mutex<BTreeMap<u64, Vec<(u64, Got)>>>,
 }
 
-/// How many want one name.
+/// Number of workers that request one name.
 const RIVALS: u64 = 3;
 
 impl Contest {
@@ -54,7 +54,7 @@ impl Contest {
         json!({ "volume": format!("v{}", name % VOLUMES), "name": format!("all-{name}") })
     }
 
-    /// Of each name at most one was created, and that is what is there.
+    /// Checks that at most one file was created per name, and that this file is present.
     pub(super) fn verify(&self, asker: &mut Worker, client: &Client) {
         for (name, told) in self.told.lock().unwrap().clone() {
             let winners = told.iter().filter(|(_, got)| *got == Got::It);
@@ -99,7 +99,7 @@ impl Worker {
         }
     }
 
-    /// Wants a name that others want.
+    /// Requests a contested name.
     fn contend(&mut self, client: &Client, contest: &Contest) {
         let name = contest.turns.fetch_add(1, Ordering::Relaxed) / RIVALS;
         let mut line = Contest::words(name);
@@ -132,7 +132,7 @@ impl Worker {
         answer
     }
 
-    /// What led to this.
+    /// The requests that led to this state.
     fn history(&self, line: &Value) -> String {
         let name = format!("{}/{}", line["volume"], line["name"]);
         self.told.get(&name).map_or_else(String::new, |told| told.join("\n"))
@@ -205,7 +205,8 @@ impl Worker {
         self.names.insert(key, next);
     }
 
-    /// Reads a name, and compares; what was open is known then, but for what may still be on its way.
+    /// Reads a name and compares it; afterwards an uncertain state is known, except for operations still in
+    /// transit.
     pub(super) fn look(&mut self, client: &Client, key: (u64, u64), may: May) -> May {
         let (volume, name) = key;
         let answer = self.ask(
@@ -235,7 +236,7 @@ impl Worker {
     }
 }
 
-/// Nothing of it was done, and will not be.
+/// Whether the request certainly had and will have no effect.
 fn certainly(answer: &Value) -> bool {
     matches!(answer["error"].as_str(), Some("degraded" | "unavailable" | "incomplete" | "exists"))
 }

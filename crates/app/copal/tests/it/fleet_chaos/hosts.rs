@@ -12,10 +12,10 @@ use std::{
 
 pub(super) const HOSTS: [&str; 3] = ["h1", "h2", "h3"];
 pub(super) const VMS_OF_A_HOST: u64 = 2;
-/// A command that takes longer hangs.
+/// A command that takes longer counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// A command of somebody who works with the fleet.
+/// A command of a user of the fleet.
 pub(super) struct Work {
     pub(super) words: Vec<String>,
 }
@@ -33,13 +33,13 @@ pub(super) struct Running {
     output: Option<thread::JoinHandle<(String, String)>>,
 }
 
-/// How a command ended.
+/// End of a command.
 #[derive(Debug)]
 pub(super) struct Ended {
     pub(super) code: Option<i32>,
     /// Its last message.
     pub(super) told: Value,
-    /// What it said of a failure.
+    /// Its error message.
     pub(super) said: String,
 }
 
@@ -76,20 +76,20 @@ impl Running {
     }
 }
 
-/// Whom it meets.
+/// The process to be killed.
 #[derive(Debug)]
 pub(super) enum Victim {
     Agent(usize),
     /// A server of the cluster, by its number among the processes that `copal serve` started.
     Server(usize),
-    /// One of the commands that run.
+    /// One of the running commands.
     Command(usize),
 }
 
 pub(super) struct Hosts {
     cluster: Served,
     agents: Vec<Agent>,
-    /// Servers that were started again, by their number; the others are children of `copal serve`.
+    /// Restarted servers by number; the others are children of `copal serve`.
     servers: Vec<Option<Child>>,
 }
 
@@ -118,7 +118,7 @@ impl Hosts {
         self.cluster.ready["processes"].as_array().unwrap()
     }
 
-    /// A file that comes whole or not at all, as images of a snapshot do.
+    /// Writes a file atomically, like images of a snapshot.
     pub(super) fn write(&self, name: &str, bytes: &[u8]) {
         let directory = self.cluster.scratch.path();
         std::fs::write(directory.join("being-written"), bytes).unwrap();
@@ -232,7 +232,8 @@ impl Hosts {
         self.cluster.command(&[kind, "--dir", directory]).stdout(Stdio::null()).stderr(log).spawn().unwrap()
     }
 
-    /// The cluster is whole again, and no backup is under way: whoever had one was killed, or has ended.
+    /// Waits until the cluster is healthy and no backup is in progress: their processes were killed or have
+    /// ended.
     pub(super) fn settle(&self) {
         self.good(&["status", "--wait", "healthy", "--timeout", "120s"]);
         let told = self.good(&["sessions", "ls"]);
@@ -241,7 +242,7 @@ impl Hosts {
         }
     }
 
-    /// What agents and servers have said.
+    /// Output of agents and servers.
     pub(super) fn said(&self) -> String {
         let names =
             HOSTS.iter().copied().chain(self.processes().iter().filter_map(|told| told["name"].as_str()));
@@ -255,7 +256,7 @@ impl Hosts {
         all
     }
 
-    /// No process that was left alone has panicked.
+    /// Checks that no process panicked, except for killed ones.
     pub(super) fn end(self) {
         for host in HOSTS {
             let log = std::fs::read(self.cluster.scratch.path().join(format!("{host}.log"))).unwrap();
@@ -273,7 +274,7 @@ impl Drop for Hosts {
     }
 }
 
-/// An agent that has said that it is ready.
+/// An agent that has reported that it is ready.
 struct Agent {
     child: Child,
 }

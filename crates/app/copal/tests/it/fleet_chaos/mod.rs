@@ -1,11 +1,12 @@
-//! Agents, servers and commands of a fleet killed while VMs are backed up, deleted, repaired and cleaned up.
+//! Agents, servers and commands of a fleet are killed while VMs are backed up, deleted, repaired and cleaned
+//! up.
 //!
-//! Each round begins a piece of work, now and then two at once on one VM, and kills one process at a random
-//! moment: an agent, a data server, the master or the command itself. Then all are started again, and what
-//! was published is there: each snapshot that somebody was told of, or that is listed, comes back byte for
-//! byte as its VM was that day. In the end, behind a repair of each VM, nothing is stored that no snapshot
-//! needs, measured against what the images have. `COPAL_FLEET_CHAOS_ROUNDS` (default 4) and
-//! `COPAL_CHAOS_SEED` set how much and when; `cargo xtask fleet-chaos --rounds 100` sets them.
+//! Each round starts a command, sometimes two at once on one VM, and kills one process at a random time: an
+//! agent, a data server, the master or the command itself. Then all are restarted, and the published
+//! snapshots are checked: each acknowledged or listed snapshot is restored byte for byte. At the end, after a
+//! repair of each VM, the store holds no data that no snapshot needs, measured against the images.
+//! `COPAL_FLEET_CHAOS_ROUNDS` (default 4) and `COPAL_CHAOS_SEED` set length and times; `cargo xtask
+//! fleet-chaos --rounds 100` sets them.
 
 mod hosts;
 mod twin;
@@ -21,7 +22,7 @@ use std::{
 use twin::{Twin, day_of, image, unique_bytes};
 
 const VMS: u64 = HOSTS.len() as u64 * VMS_OF_A_HOST;
-/// A server is away for so long at most.
+/// Longest time in ms that a server is down.
 const LONGEST_ABSENCE: u64 = 3_000;
 
 fn setting(name: &str, default: u64) -> u64 {
@@ -32,7 +33,7 @@ struct Trial {
     hosts: Hosts,
     twin: Twin,
     random: Random,
-    /// What was done in each round.
+    /// The commands of each round.
     told: Vec<String>,
 }
 
@@ -52,7 +53,7 @@ impl Trial {
         trial
     }
 
-    /// The images as they are on a day, on which about half of the VMs have changed.
+    /// Writes the images of a day, on which about half of the VMs have changed.
     fn write_images(&mut self, day: u64) {
         for vm in 1..=VMS {
             if day == 0 || self.random.one_in(2) {
@@ -76,7 +77,7 @@ impl Trial {
         let names: Vec<String> = work.iter().map(|work| work.words.join(" ")).collect();
         let mut running: Vec<_> = work.iter().map(|work| self.hosts.begin(work)).collect();
         let victim = self.hosts.victim(&mut self.random, running.len());
-        // Most work takes less than a second.
+        // Most commands take less than a second.
         let magnitude = self.random.below(12);
         let after = self.random.below(1 << magnitude);
         self.told.push(format!("day {day}: {} | {victim:?} after {after} ms", names.join(" | ")));
@@ -85,7 +86,7 @@ impl Trial {
             Victim::Command(number) => running[number].kill(),
             _ => self.hosts.kill(&victim),
         }
-        // A server that comes back while work waits for it, as an init system brings it back.
+        // A server that is restarted while a command waits for it, like by an init system.
         if !matches!(victim, Victim::Command(_)) {
             thread::park_timeout(Duration::from_millis(self.random.below(LONGEST_ABSENCE)));
             self.hosts.again(&victim);
@@ -102,7 +103,7 @@ impl Trial {
         self.look(day, false);
     }
 
-    /// Forgets a snapshot of a VM, and deletes what is forgotten.
+    /// Forgets a snapshot of a VM, and deletes the forgotten ones.
     fn deletion(&mut self, vm: u64) -> Vec<Work> {
         if let Some(snapshot) = self.twin.any_but_newest(vm, &mut self.random) {
             self.twin.may_go(&snapshot);
@@ -113,7 +114,7 @@ impl Trial {
         vec![ops(&["delete"])]
     }
 
-    /// Snapshots that somebody was told of.
+    /// Records acknowledged snapshots.
     fn learn(&mut self, told: &Value) {
         let of_job = told["vms"].as_array().into_iter().flatten();
         for vm in of_job.filter(|vm| vm["state"] == "done") {
@@ -124,8 +125,8 @@ impl Trial {
         }
     }
 
-    /// All that is published is listed, and comes back as it was: what is new, and one other of each VM or
-    /// all.
+    /// Checks that all published snapshots are listed, and restores them: the new ones, and one other of each
+    /// VM or all.
     fn look(&mut self, day: u64, all: bool) {
         for vm in 1..=VMS {
             let listed = self.hosts.snapshots(vm);
@@ -143,7 +144,7 @@ impl Trial {
         }
     }
 
-    /// Nothing is stored that no snapshot needs.
+    /// Checks that the store holds no data that no snapshot needs.
     fn end(&mut self, day: u64) {
         let pruned = self.hosts.begin(&ops(&["delete"])).end();
         assert_eq!(pruned.code, Some(0), "{pruned:?}");

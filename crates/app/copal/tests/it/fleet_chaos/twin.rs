@@ -1,18 +1,18 @@
-//! What a fleet has, as simply as can be: days of images by snapshot.
+//! A simple model of a fleet: days of images by snapshot.
 
 use copal_testkit::Random;
 use std::collections::{BTreeMap, BTreeSet};
 
 const MIB: usize = 1 << 20;
-/// What all VMs have, what each has alone, and what changes.
+/// Size of the content of all VMs, of each VM alone, and of the changes.
 const COMMON: usize = 3 * MIB;
 const OWN: usize = MIB;
 const CHANGING: usize = 60_000;
 const SIZE: usize = 6 * MIB;
-/// A chunk has 64 KiB at most, and lies across each border.
+/// A chunk has at most 64 KiB, and crosses each border.
 const OF_A_BORDER: usize = 2 * 64 * 1024;
 
-/// The image of a VM on a day; its first bytes tell the day.
+/// The image of a VM on a day; its first bytes hold the day.
 pub(super) fn image(vm: u64, day: u64) -> Vec<u8> {
     let mut bytes = vec![0; SIZE];
     Random::new(1).fill(&mut bytes[..COMMON]);
@@ -27,16 +27,16 @@ pub(super) fn day_of(image: &[u8]) -> u64 {
     u64::from_le_bytes(day.unwrap())
 }
 
-/// As many bytes as the images of these days may take, where a VM shares nothing with others.
+/// Most bytes of the images of these days, if a VM shares nothing with others.
 pub(super) fn unique_bytes(days: &BTreeSet<u64>) -> u64 {
     (COMMON + OWN + OF_A_BORDER + days.len() * (CHANGING + OF_A_BORDER)) as u64
 }
 
 #[derive(Default)]
 pub(super) struct Twin {
-    /// Snapshots by VM that must be there, and their day once it is known.
+    /// Snapshots by VM that must exist, and their day once it is known.
     published: BTreeMap<(String, String), Option<u64>>,
-    /// Snapshots in the order in which they were heard of.
+    /// Snapshots in the order in which they became known.
     heard: Vec<String>,
     may_go: BTreeSet<String>,
     gone: BTreeSet<String>,
@@ -62,7 +62,8 @@ impl Twin {
         self.published.retain(|(_, published), _| published != snapshot);
     }
 
-    /// What is listed is all that must be, nothing that went, and what else was published meanwhile.
+    /// Checks a list: it holds all required snapshots, no deleted one, and possibly others that were
+    /// published meanwhile.
     pub(super) fn compare(&mut self, vm: u64, listed: &[String]) {
         let vm = format!("vm{vm}");
         for (of, snapshot) in self.published.keys() {
@@ -94,7 +95,7 @@ impl Twin {
         of_vm.filter_map(|(_, day)| *day).collect()
     }
 
-    /// A snapshot of a VM behind which there is another.
+    /// A snapshot of a VM that is not its newest.
     pub(super) fn any_but_newest(&self, vm: u64, random: &mut Random) -> Option<String> {
         let name = format!("vm{vm}");
         let has = |snapshot: &&String| self.published.contains_key(&(name.clone(), (*snapshot).clone()));

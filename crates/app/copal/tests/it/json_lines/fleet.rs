@@ -9,7 +9,7 @@ use crate::{
 use rustix::process::Signal;
 use std::{fs, io::Write};
 
-/// Fields of a VM that only a VM has that asked before another one.
+/// Fields that only a VM has that asked before another one.
 const ON_FIRST_HOST: [&str; 2] = ["settled", "settle_error"];
 
 #[test]
@@ -85,7 +85,7 @@ fn commands_on_a_fleet_in_a_directory_print_the_fields_of_the_golden_file() {
     record.compare();
 }
 
-/// A record of commands on a fleet in a cluster.
+/// Records commands on a fleet in a cluster.
 struct FleetRecord<'a> {
     fleet: &'a Fleet,
     record: Record,
@@ -138,8 +138,7 @@ fn jobs_of_a_fleet_in_a_cluster_print_the_fields_of_the_golden_file() {
     record.record.compare();
 }
 
-/// Which VMs have something to settle is certain here: of each pair one asks in the first round, the other in the
-/// second.
+/// The VMs to settle are certain here: of each pair one asks in the first round, the other in the second.
 #[test]
 fn settled_jobs_print_the_fields_of_the_golden_file() {
     let fleet = Fleet::with_fraction("100%");

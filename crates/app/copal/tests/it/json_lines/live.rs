@@ -1,4 +1,4 @@
-//! Commands that other programs are needed for: VMs of QEMU, clients of NBD, the kernel's file systems.
+//! Commands that need other programs: VMs of QEMU, clients of NBD, the kernel's file systems.
 
 use super::{Ongoing, Record};
 use crate::{

@@ -1,8 +1,8 @@
 //! JSON lines of the commands on repositories, compared with golden files: names, order and kinds of all fields.
 //!
-//! A file of `tests/golden/backup` lists commands in the order in which a test ran them: words, exit code, lines.
-//! Placeholders stand for values that differ from run to run (`placeholders`). `COPAL_WRITE_GOLDEN=1` writes the
-//! files anew: a line that changes there is a promise that changes.
+//! A file of `tests/golden/backup` lists commands in the order of a test's runs: arguments, exit code, lines.
+//! Placeholders stand for values that differ between runs (`placeholders`). `COPAL_WRITE_GOLDEN=1` rewrites
+//! the files: a changed line there is a changed promise.
 
 mod engine;
 mod fleet;
@@ -27,7 +27,7 @@ struct Record {
     name: &'static str,
     placeholders: Placeholders,
     runs: Vec<Ordered>,
-    /// Whether the first line of progress is kept: one that comes on a slow machine only is left out.
+    /// Whether the first line of progress is kept: a line that only a slow machine prints is left out.
     has_progress: bool,
 }
 
@@ -37,13 +37,13 @@ impl Record {
         Record { name, placeholders: Placeholders::new(scratch), runs: Vec::new(), has_progress: false }
     }
 
-    /// From here on the kinds of numbers are compared, and not the numbers, and of notices the first: they depend on
-    /// which of several processes comes first.
+    /// From now on only the kinds of numbers are compared, and only the first notice: they depend on the
+    /// order of several processes.
     fn kinds_of_numbers(&mut self) {
         self.placeholders.all_numbers = true;
     }
 
-    /// Runs a command on a repository; its last line.
+    /// Runs a command on a repository; returns its last line.
     fn run<S: AsRef<str>>(&mut self, house: &House, words: impl IntoIterator<Item = S>) -> Value {
         let words: Vec<String> = words.into_iter().map(|word| word.as_ref().to_owned()).collect();
         let mut command = house.command(["--json"]);
@@ -51,7 +51,7 @@ impl Record {
         self.command(command, &words.join(" "))
     }
 
-    /// Runs a command that prints JSON lines; its last line.
+    /// Runs a command that prints JSON lines; returns its last line.
     fn command(&mut self, mut command: Command, words: &str) -> Value {
         let run = Run::of(command.output().unwrap());
         self.note(words, &run);
@@ -88,7 +88,7 @@ impl Record {
         ]));
     }
 
-    /// Compares what was run with the golden file.
+    /// Compares the recorded runs with the golden file.
     fn compare(self) {
         let text = Ordered::List(self.runs).pretty(0) + "\n";
         let file = golden().join(format!("{}.json", self.name));
@@ -111,7 +111,7 @@ impl Record {
     }
 }
 
-/// How far a command is when a line of progress is due depends on the machine.
+/// The progress in a line depends on the machine.
 fn hide_progress(line: &mut Ordered) {
     let Ordered::Fields(fields) = line else { return };
     for (name, value) in fields {
@@ -127,7 +127,7 @@ fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/backup")
 }
 
-/// A command that goes on until it is told to end, and the lines it has printed.
+/// A command that runs until it is ended, and the lines it has printed.
 struct Ongoing {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -171,7 +171,7 @@ impl Ongoing {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
-    /// Closes its standard input, waits for its end and notes what it printed.
+    /// Closes its standard input, waits for its end and records its output.
     fn end(mut self, record: &mut Record) {
         drop(self.child.stdin.take());
         self.lines.read_to_string(&mut self.printed).unwrap();
@@ -183,7 +183,7 @@ impl Ongoing {
     }
 }
 
-/// What a golden file holds of a line.
+/// The form of a line in a golden file.
 fn shown(line: &str) -> String {
     let mut placeholders = Placeholders::new("/scratch".to_owned());
     placeholders.line(&serde_json::from_str(line).unwrap()).pretty(0)

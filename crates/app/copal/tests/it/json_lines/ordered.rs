@@ -34,7 +34,7 @@ impl Ordered {
         fields.iter().find(|(name, _)| name == wanted).map(|(_, value)| value)
     }
 
-    /// On one line where that is short, else one field or element a line.
+    /// On one line if that is short, else one field or element per line.
     pub(super) fn pretty(&self, indent: usize) -> String {
         let line = self.in_one_line();
         if indent + line.len() <= WIDTH {

@@ -1,12 +1,12 @@
-//! Placeholders for values that differ from run to run: ids, times, paths, ports, memory.
+//! Placeholders for values that differ between runs: ids, times, paths, ports, memory.
 //!
-//! An id has the same number wherever it stands, so a field that holds another id than before is seen. The kind of
-//! a number (with or without a fraction) stays visible.
+//! An id has the same number at all places, so a field with a wrong id is detected. The kind of a number
+//! (with or without a fraction) stays visible.
 
 use super::ordered::Ordered;
 
-/// Fields of numbers that are the same in each run. Where chunks end depends on the key of the repository, and
-/// bytes of the store on when the engine merges.
+/// Fields of numbers that are the same in each run. Chunk boundaries depend on the key of the repository, and
+/// bytes of the store on the time of merges.
 const FIXED: [&str; 15] = [
     "damaged_snapshots",
     "damages",
@@ -25,18 +25,18 @@ const FIXED: [&str; 15] = [
     "vms",
 ];
 
-/// Bytes of the store by what they are: which kinds there are depends on when the engine merges.
+/// Kinds of bytes of the store: the set of kinds depends on the time of merges.
 const KINDS: [&str; 2] = ["summed", "unused"];
 
-/// Replaces what varies in the lines of one golden file.
+/// Replaces the varying values in the lines of one golden file.
 pub(super) struct Placeholders {
     /// Directories of this run.
     scratch: Vec<String>,
-    /// Ids in the order in which they came.
+    /// Ids in order of appearance.
     ids: Vec<String>,
-    /// All numbers vary, also those in sentences, and so do the lengths of lists of equal elements.
+    /// Whether all numbers vary, also those in sentences, and the lengths of lists of equal elements.
     pub(super) all_numbers: bool,
-    /// Fields of the VMs of a job that depend on which host is first.
+    /// Fields of the VMs of a job that depend on the order of hosts.
     pub(super) omitted: Vec<&'static str>,
 }
 
@@ -50,7 +50,7 @@ impl Placeholders {
         self.value("", line)
     }
 
-    /// Notes the long ids of a line: a short one may stand before the long one.
+    /// Records the long ids of a line: a short one may come before the long one.
     fn learn(&mut self, value: &Ordered) {
         match value {
             Ordered::Text(text) => {
@@ -117,7 +117,7 @@ impl Placeholders {
         out
     }
 
-    /// What stands for the beginning of a text, and how much of it.
+    /// The placeholder for the beginning of a text, and the length of the replaced part.
     fn placeholder(&self, rest: &str, before: char) -> Option<(String, usize)> {
         let word = rest.split(|c: char| !c.is_ascii_hexdigit()).next().unwrap_or_default();
         let next = rest[word.len()..].chars().next().unwrap_or(' ');
@@ -157,7 +157,7 @@ fn is_uuid(text: &str) -> bool {
     uuid.bytes().enumerate().all(is_of)
 }
 
-/// Of a time such as `2026-11-28T13:09:24Z`.
+/// Length of a time such as `2026-11-28T13:09:24Z`.
 fn time_length(text: &str) -> Option<usize> {
     let form = text.get(..19)?.bytes().map(|byte| if byte.is_ascii_digit() { b'0' } else { byte });
     if !form.eq(b"0000-00-00T00:00:00".iter().copied()) {

@@ -1,4 +1,4 @@
-//! Commands on a repository in a directory: all that a person does with one host, damage, and commands that fail.
+//! Commands on a repository in a directory: all commands of a single host, damage, and commands that fail.
 
 use super::{Ongoing, Record};
 use crate::{
@@ -90,7 +90,7 @@ fn commands_that_fail_print_the_fields_of_the_golden_file() {
     locked.env("COPAL_PASSWORD_FILE", house.path("other"));
     record.command(locked, "snapshots");
 
-    // Progress, a store that another process has, and an interruption.
+    // Progress, a store in use by another process, and an interruption.
     let mut owner = Ongoing::of(&house, &["backup", "--vm", "piped", "-"]);
     owner.until("status");
     record.kinds_of_numbers();
@@ -105,7 +105,7 @@ fn commands_that_fail_print_the_fields_of_the_golden_file() {
     record.compare();
 }
 
-/// Flips a bit of the longest object that does not begin as the others of its kind do.
+/// Flips a bit of the longest object whose beginning differs from the others of its kind.
 fn flip_largest(objects: &Path) {
     let files = fs::read_dir(objects).unwrap().map(|entry| entry.unwrap().path());
     let largest = files.max_by_key(|path| (fs::metadata(path).unwrap().len(), path.clone())).unwrap();
@@ -123,7 +123,7 @@ fn damage_prints_the_fields_of_the_golden_file() {
     let first = id(&house.backup("web", &house.path("disk.raw")));
     flip_largest(&house.repository().join("store.files/objects"));
     record.kinds_of_numbers();
-    // The libraries say in their own words what they meet.
+    // The libraries report such faults in their own sentences.
     let mut quiet = |words: &[&str]| {
         let mut command = house.command(["--json"]);
         command.env("COPAL_LOG", "off").args(words);

@@ -20,12 +20,12 @@ use std::{
 };
 
 const DISK_BYTES: u64 = 16 * MIB;
-/// Where a writer that goes on writes, and in which units.
+/// Range of a continuous writer, and its unit.
 const BLOCKS: u64 = 64;
 const BLOCK_BYTES: u64 = 4096;
 
-/// Whether the programs are there; missing ones are a loud skip, or a failure where the suite must be
-/// complete.
+/// Whether the programs are installed; otherwise the test is skipped with a message, or fails if the suite
+/// must be complete.
 #[expect(clippy::print_stderr, reason = "a skipped test has to say so")]
 pub(crate) fn have_daemon() -> bool {
     let there = |program: &str| Command::new(program).arg("--version").output().is_ok();
@@ -38,13 +38,13 @@ pub(crate) fn have_daemon() -> bool {
     have
 }
 
-/// One command to a QMP server, over a connection of its own.
+/// One command to a QMP server, over its own connection.
 pub(super) fn execute(socket: &Path, command: &str, arguments: Value) -> Value {
     let mut stream = UnixStream::connect(socket).unwrap();
     let lines = BufReader::new(stream.try_clone().unwrap())
         .lines()
         .map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
-    // Behind the greeting.
+    // After the greeting.
     let mut answers = lines.skip(1).filter(|answer| answer.get("event").is_none());
     let mut answer = Value::Null;
     for (command, arguments) in [("qmp_capabilities", json!({})), (command, arguments)] {
@@ -56,26 +56,26 @@ pub(super) fn execute(socket: &Path, command: &str, arguments: Value) -> Value {
     answer["return"].clone()
 }
 
-/// How a daemon serves its disks.
+/// How a daemon exports its disks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Serves {
     None,
     Both,
-    /// Both beside an iothread, those that are `true` in it.
+    /// Both beside an iothread; those that are `true` run in it.
     BesideThread([bool; 2]),
 }
 
-/// See the module.
+/// A storage daemon with two disks.
 pub(crate) struct Daemon {
     dir: PathBuf,
     child: Child,
-    /// What the disks hold.
+    /// Content of the disks.
     pub(super) bytes: [Vec<u8>; 2],
     pattern: u8,
 }
 
 impl Daemon {
-    /// One that serves both disks to guests.
+    /// A daemon that exports both disks to guests.
     pub(crate) fn start(house: &House) -> Daemon {
         Daemon::with(house, Serves::Both)
     }
@@ -85,12 +85,12 @@ impl Daemon {
         Daemon::with(house, Serves::BesideThread(in_thread))
     }
 
-    /// One whose disks nobody uses, and which serves nothing.
+    /// A daemon whose disks are not in use, and that exports nothing.
     pub(crate) fn idle(house: &House) -> Daemon {
         Daemon::with(house, Serves::None)
     }
 
-    /// As [`Daemon::start`], with a first disk of this size, of which `bytes` has nothing.
+    /// Like [`Daemon::start`], with a first disk of this size, which is not part of `bytes`.
     pub(super) fn start_large(house: &House, size_bytes: u64) -> Daemon {
         let mut daemon = Daemon::with(house, Serves::None);
         daemon.kill();
@@ -114,14 +114,14 @@ impl Daemon {
         }
     }
 
-    /// Ends it as an operator does: what is to be kept is kept.
+    /// Ends it like an operator: persistent bitmaps are saved.
     pub(super) fn stop(&mut self) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Holds up whoever reads the second disk: that many bytes a second, or as many as there are.
+    /// Limits reads of the second disk to this number of bytes per second; 0 for no limit.
     pub(super) fn limit_reads(&self, bytes: u64) {
         let limits = json!({ "bps-read": bytes });
         self.execute("qom-set", json!({ "path": "slow", "property": "limits", "value": limits }));
@@ -152,7 +152,7 @@ impl Daemon {
         format!("nbd+unix:///guest{disk}?socket={}", self.path("nbd.sock"))
     }
 
-    /// What a guest writes.
+    /// Writes like a guest.
     pub(super) fn write(&mut self, disk: usize, offset: u64, length: u64) {
         self.pattern = self.pattern % 250 + 1;
         let command = format!("write -P {} {offset} {length}", self.pattern);
@@ -163,7 +163,7 @@ impl Daemon {
         }
     }
 
-    /// What lies there now, by another program.
+    /// Reads the present content with another program.
     pub(super) fn read_back(&mut self) {
         let out = self.path("read");
         tool("qemu-img", &["convert", "-f", "raw", "-O", "raw", &self.uri(0), &out]);
@@ -171,7 +171,7 @@ impl Daemon {
         std::fs::remove_file(&out).unwrap();
     }
 
-    /// Nobody may use a disk while it is resized.
+    /// The disk must not be in use while it is resized.
     pub(super) fn resize(&mut self, disk: usize, size: u64) {
         let (top, guest) = (format!("top{disk}"), format!("guest{disk}"));
         self.execute("block-export-del", json!({ "id": guest, "mode": "hard" }));
@@ -186,7 +186,7 @@ impl Daemon {
         self.bytes[disk].resize(size as usize, 0);
     }
 
-    /// One command, over a connection of its own.
+    /// One command, over its own connection.
     pub(crate) fn execute(&self, command: &str, arguments: Value) -> Value {
         execute(&self.dir.join("qmp.sock"), command, arguments)
     }
@@ -223,14 +223,14 @@ impl Daemon {
             .collect()
     }
 
-    /// Writes on until it is told to stop: block after block of the first disk, round and round, each with
-    /// the number of the write.
+    /// Writes until it is stopped: block after block of the first disk, round and round, each with the number
+    /// of the write.
     pub(super) fn write_on(&mut self) -> Writer {
         self.write(0, 0, BLOCKS * BLOCK_BYTES);
         let stop = Arc::new(AtomicBool::new(false));
         let (told, uri, out) = (Arc::clone(&stop), self.uri(0), self.dir.clone());
         let thread = std::thread::spawn(move || {
-            // Into a pipe it would say nothing before its end.
+            // Into a pipe it would print nothing before its end.
             let mut shell = Command::new("stdbuf")
                 .args(["-oL", "qemu-io", "-f", "raw", &uri])
                 .current_dir(out)
@@ -245,7 +245,7 @@ impl Daemon {
             while !told.load(Ordering::Acquire) {
                 number += 1;
                 let (block, pattern) = (number % BLOCKS, pattern_of(number));
-                // One line at a time: it looks for a second one only when more comes.
+                // One line at a time: it reads a second one only when more data arrives.
                 writeln!(input, "write -P {pattern} {} {BLOCK_BYTES}", block * BLOCK_BYTES).unwrap();
                 let mut line = String::new();
                 while !line.contains(" ops") {
@@ -260,13 +260,13 @@ impl Daemon {
     }
 }
 
-/// Which round a write is of, as a byte that is not zero.
+/// A non-zero byte that identifies the round of a write.
 fn pattern_of(number: u64) -> u8 {
     (number / BLOCKS % 250) as u8 + 1
 }
 
-/// How many writes of a round a disk had when it was this, if it is one of a moment: the blocks up to one
-/// place are of a round, those behind it of the round before.
+/// Number of writes of the present round, if the disk is that of a single moment: the blocks up to one place
+/// are of this round, those after it of the previous one.
 pub(super) fn moment_of(disk: &[u8]) -> Option<usize> {
     let blocks: Vec<&[u8]> = disk.chunks(BLOCK_BYTES as usize).take(BLOCKS as usize).collect();
     let whole = blocks.iter().all(|block| block.iter().all(|byte| byte == &block[0]));
@@ -276,7 +276,7 @@ pub(super) fn moment_of(disk: &[u8]) -> Option<usize> {
     (whole && is_before).then_some(at)
 }
 
-/// Somebody who writes all the time.
+/// A continuous writer.
 pub(super) struct Writer {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<()>,

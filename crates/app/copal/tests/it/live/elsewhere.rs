@@ -1,4 +1,4 @@
-//! Disks that are not the guest's any more, and other programs that use the same QEMU meanwhile.
+//! Disks that no longer belong to the guest, and other programs that use the same QEMU meanwhile.
 
 use super::{
     count,
@@ -17,10 +17,10 @@ fn refused(house: &House, words: &[String], said: &str) {
     assert!(run.code == Some(3) && run.sentence().contains(said), "{run:?}");
 }
 
-/// Symptom: after an external snapshot, or after a disk was copied to another place, every backup with the
-/// old `--node` ended with exit code 0, was incremental, and held the disk as it had been then. Cause: a node
-/// that nobody writes was taken for a disk that is quiet. Fix: it has to be a disk of a device, by way of
-/// nodes that pass writes down to it.
+/// Symptom: after an external snapshot, or after a disk was copied elsewhere, every backup with the old
+/// `--node` ended with exit code 0, was incremental, and held the disk in its old state. Cause: a node
+/// without writes was taken for an idle disk. Fix: the node must belong to a device's disk, through nodes
+/// that pass writes down to it.
 #[test]
 fn a_node_that_the_guest_does_not_write_to_is_refused() {
     if !have_machine() {
@@ -55,9 +55,9 @@ fn a_node_that_the_guest_does_not_write_to_is_refused() {
     assert_eq!(house.snapshots().len(), 2);
 }
 
-/// Symptom: the QEMU that a guest had left by migration was backed up with exit code 0, and the disk was that
-/// of the moment when it left. Cause: a guest that does not run was taken for a paused one. Fix: QEMU's own
-/// word for it is refused.
+/// Symptom: a QEMU whose guest had migrated away was backed up with exit code 0, and the disk was that of the
+/// migration. Cause: a guest that does not run was taken for a paused one. Fix: QEMU's own state for it is
+/// refused.
 #[test]
 fn a_guest_that_is_on_its_way_is_refused() {
     if !have_machine() {
@@ -69,10 +69,10 @@ fn a_guest_that_is_on_its_way_is_refused() {
     refused(&house, &words, "QEMU says \"inmigrate\"");
 }
 
-/// Symptom: QEMU 7.2 aborted, and its guest with it, when another program listed the block nodes while a
-/// backup began. Cause: `blockdev-create`. Fix: the fleecing image is written by Copal.
-/// Symptom of the disk that ends within a unit of its bitmap: it was read as a whole each time, since the
-/// marks counted for less than QEMU says.
+/// Symptom: QEMU 7.2 aborted together with its guest when another program listed the block nodes while a
+/// backup began. Cause: `blockdev-create`. Fix: Copal writes the fleecing image itself. For a disk that ends
+/// within a unit of its bitmap, the symptom was a full read each time, since the marks counted for less than
+/// QEMU reports.
 #[test]
 fn another_program_may_list_the_block_nodes_and_disks_of_any_size_are_incremental() {
     if !have_machine() {
@@ -104,10 +104,10 @@ fn another_program_may_list_the_block_nodes_and_disks_of_any_size_are_incrementa
     assert!(count(&last, "read_bytes") <= 33 * MIB, "{last}");
 }
 
-/// Symptom: of two backups that began in one moment, one took the other's nodes for those of a killed one,
-/// and both failed with the words of QEMU; a backup that was killed before its first image left its NBD
-/// server, and every later one failed. Cause: nothing in QEMU told of a session before its first image. Fix:
-/// an anchor is put up first, and taken down last.
+/// Symptom: of two backups that began at once, one took the other's nodes for those of a killed one, and both
+/// failed with an error of QEMU. A backup that was killed before its first image left its NBD server, and
+/// every later one failed. Cause: before its first image, nothing in QEMU identified a session. Fix: an
+/// anchor is created first, and removed last.
 #[test]
 fn backups_that_begin_in_one_moment_and_a_server_that_was_left_do_no_harm() {
     if !have_machine() {
@@ -130,7 +130,7 @@ fn backups_that_begin_in_one_moment_and_a_server_that_was_left_do_no_harm() {
     }
     assert!(done >= 6, "one of two goes on: {done}");
 
-    // The remains of a backup that was killed right behind the start of its NBD server.
+    // Remains of a backup that was killed right after the start of its NBD server.
     let left = house.path("vm/copal-0badcafe");
     std::fs::create_dir(&left).unwrap();
     let anchor = left.join("copal-0badcafe-anchor1");

@@ -1,8 +1,7 @@
 //! A guest under TCG that writes numbered blocks all the time: a kernel, and busybox in an initial file
 //! system.
 //!
-//! `COPAL_TEST_KERNEL` names the directory that `linux-image-cloud-amd64` was unpacked into, `/` unless told
-//! otherwise.
+//! `COPAL_TEST_KERNEL` names the directory of the unpacked `linux-image-cloud-amd64`; the default is `/`.
 
 use super::{daemon, *};
 use crate::qemu::tool;
@@ -34,7 +33,7 @@ while :; do
   if [ $n = 40 ]; then echo it writes > /dev/ttyS0; fi
 done
 ";
-/// Makes files of one size, deletes the oldest, and trims. A file gets its name when its content is on the
+/// Creates files of one size, deletes the oldest, and trims. A file gets its name when its content is on the
 /// disk.
 const FILE_WRITER: &str = "
 /bin/busybox mount -t ext4 -o discard /dev/vda /mnt
@@ -52,7 +51,7 @@ done
 /// Size of such a file.
 const FILE_BYTES: usize = 128 << 10;
 
-/// What is needed of this machine.
+/// Programs and files that the test needs on this machine.
 struct Parts {
     kernel: PathBuf,
     modules: Vec<(String, Vec<u8>)>,
@@ -142,7 +141,7 @@ struct Guest {
 }
 
 impl Guest {
-    /// One that does what `program` says, with two disks of these sizes in MiB.
+    /// A guest that runs `program`, with two disks of these sizes in MiB.
     fn start(house: &House, parts: &Parts, program: &str, sizes_mib: [u64; 2]) -> Guest {
         let dir = house.path("vm");
         std::fs::create_dir(&dir).unwrap();
@@ -190,7 +189,8 @@ impl Drop for Guest {
     }
 }
 
-/// The first disk hangs on its device, the second one below a raw node: both ways of a guest's writes.
+/// The first disk is attached to its device directly, the second one below a raw node: both paths of a
+/// guest's writes.
 fn spawn(dir: &Path, kernel: &Path) -> Child {
     let mut command = Command::new("qemu-system-x86_64");
     command.current_dir(dir).stdin(Stdio::null()).stdout(Stdio::null());
@@ -217,8 +217,8 @@ fn spawn(dir: &Path, kernel: &Path) -> Child {
     command.spawn().unwrap()
 }
 
-/// The number of the last write, if the disk is one of a moment: its blocks bear numbers in a row, each in
-/// its place.
+/// The number of the last write, if the disk is that of a single moment: its blocks have consecutive numbers,
+/// each in its place.
 fn moment_of(disk: &[u8]) -> Option<u64> {
     let blocks = disk.chunks(BLOCK_BYTES).take(BLOCKS as usize);
     let numbers: Option<Vec<u64>> =
@@ -230,10 +230,10 @@ fn moment_of(disk: &[u8]) -> Option<u64> {
     numbers.iter().enumerate().all(is_right).then_some(newest)
 }
 
-/// The numbers of the files that a file system has. Panics where it, or one of them, is not as the guest may
-/// have had it.
+/// The numbers of the files in a file system. Panics if the file system or a file is in a state that the
+/// guest never had.
 fn files_of(image: &Path, into: &Path) -> BTreeSet<u64> {
-    // A power cut is mended by the journal; what is wrong beyond that is an exit code of 4 or more.
+    // The journal repairs the effects of a power cut; further damage gives an exit code of 4 or more.
     let checked = Command::new("e2fsck").args(["-f", "-p"]).arg(image).output().unwrap();
     assert!(matches!(checked.status.code(), Some(0 | 1)), "{checked:?}");
     std::fs::create_dir(into).unwrap();
@@ -255,18 +255,18 @@ fn files_of(image: &Path, into: &Path) -> BTreeSet<u64> {
     numbers
 }
 
-/// Symptom: 12 of 12 files that a guest deleted behind the moment were zeros in the snapshot.
-/// Cause: the blocks were trimmed, by `mount -o discard` or `fstrim`, and QEMU before 8.0 told the holes of
-/// the present disk.
-/// Fix: the filter ignores trims, each read lies within one cluster there, and no hole is asked for. With
-/// both rules left out this fails.
+/// Symptom: 12 of 12 files that a guest deleted after the moment were zeros in the snapshot.
+/// Cause: the blocks were trimmed, by `mount -o discard` or `fstrim`, and QEMU before 8.0 reported the holes
+/// of the present disk.
+/// Fix: the filter ignores trims, each read lies within one cluster there, and no holes are queried. Without
+/// both rules this test fails.
 #[test]
 fn files_that_a_guest_deletes_and_trims_meanwhile_are_in_the_snapshot() {
     let Some(parts) = parts() else { return };
     let house = House::plain();
     let guest = Guest::start(&house, &parts, FILE_WRITER, [24, 4]);
     guest.wait_until_it_writes();
-    // The disk without files is read first, slowly, while the guest goes on.
+    // The disk without files is read first, slowly, while the guest continues.
     let limits =
         serde_json::json!({ "path": "limit1", "property": "limits", "value": { "bps-read": 2 * MIB } });
     daemon::execute(&guest.dir.join("qmp.sock"), "qom-set", limits);
@@ -321,7 +321,7 @@ fn a_guest_that_writes_all_the_time_is_backed_up_at_moments() {
     for _ in 0..3 {
         backup(&words, "incremental");
     }
-    // Killed meanwhile, and started again: what recorded says nothing any more.
+    // The guest was killed and restarted meanwhile: its bitmaps are no longer valid.
     let under_way = Running::start(&house, &words);
     wait_until("the point in time", || {
         let mut entries = std::fs::read_dir(&guest.dir).unwrap().flatten();

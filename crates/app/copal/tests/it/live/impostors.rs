@@ -1,5 +1,5 @@
-//! Proxies between `copal` and QEMU that change lines: an older QEMU, a newer one, one that holds a line
-//! back; and an agent in a guest.
+//! Proxies between `copal` and QEMU that change lines: an older QEMU, a newer one, one that delays a line;
+//! and an agent in a guest.
 
 use super::Daemon;
 use serde_json::{Value, json};
@@ -9,8 +9,7 @@ use std::{
     thread::JoinHandle,
 };
 
-/// The daemon, as if its filter did not know what came with QEMU 7.1; returns its socket. It serves one
-/// connection.
+/// The daemon without the filter options of QEMU 7.1; returns its socket. It serves one connection.
 pub(super) fn older_qemu(daemon: &Daemon) -> String {
     let forget = |line: String| {
         let forgotten = ["cbw-timeout", "on-cbw-error"].iter();
@@ -20,7 +19,7 @@ pub(super) fn older_qemu(daemon: &Daemon) -> String {
     socket
 }
 
-/// The daemon, as if it were of this version; returns its socket, and the commands that pass. It serves one
+/// The daemon as if it had this version; returns its socket, and the commands that pass. It serves one
 /// connection.
 pub(super) fn qemu_of(daemon: &Daemon, major: u64, minor: u64) -> (String, JoinHandle<Vec<Value>>) {
     let version = move |line: String| {
@@ -33,8 +32,8 @@ pub(super) fn qemu_of(daemon: &Daemon, major: u64, minor: u64) -> (String, JoinH
     between(daemon.path("qmp.sock"), daemon.path("versioned.qmp"), Some, version)
 }
 
-/// A QEMU between which and `copal` lines are changed, or are the last ones where they become `None`. Serves
-/// one connection. Returns where, and the commands that pass.
+/// A proxy to a QEMU that changes lines, and stops at lines that become `None`. Serves one connection.
+/// Returns its socket, and the commands that pass.
 pub(super) fn between(
     qemu: String,
     socket: String,
@@ -59,7 +58,7 @@ pub(super) fn between(
     (socket, passed)
 }
 
-/// Passes lines on until one side has enough.
+/// Forwards lines until one side ends.
 fn pass_on(from: UnixStream, mut to: UnixStream, mut change: impl FnMut(String) -> Option<String>) {
     for line in BufReader::new(from.try_clone().unwrap()).lines() {
         let line = line.ok().and_then(&mut change);
@@ -73,8 +72,8 @@ fn pass_on(from: UnixStream, mut to: UnixStream, mut change: impl FnMut(String) 
     }
 }
 
-/// An agent in a guest that serves one connection; returns the commands that it heard. It does not answer
-/// `deaf`, of which the file `SOCKET.deaf` tells.
+/// An agent in a guest that serves one connection; returns the commands that it received. It does not answer
+/// `deaf` if the file `SOCKET.deaf` exists.
 pub(super) fn guest_agent(socket: &str, deaf: &'static str) -> JoinHandle<Vec<String>> {
     let listener = UnixListener::bind(socket).unwrap();
     let told = format!("{socket}.deaf");

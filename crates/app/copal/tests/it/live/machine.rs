@@ -1,5 +1,5 @@
-//! A machine without a guest's system: firmware that looks for something to start, two disks on devices of
-//! their own.
+//! A machine without an operating system: firmware that searches for a boot disk, two disks on separate
+//! devices.
 
 use super::{
     daemon::{self, have_daemon},
@@ -20,7 +20,7 @@ use std::{
     },
 };
 
-/// Whether the program is there.
+/// Whether the program is installed.
 #[expect(clippy::print_stderr, reason = "a skipped test has to say so")]
 pub(super) fn have_machine() -> bool {
     let have = Command::new("qemu-system-x86_64").arg("--version").output().is_ok();
@@ -74,7 +74,7 @@ impl Machine {
         self.execute("query-status", json!({}))["running"] == true
     }
 
-    /// Marks of Copal's.
+    /// Number of Copal's marks.
     fn marks(&self) -> usize {
         let objects = self.execute("qom-list", json!({ "path": "/objects" }));
         let objects = objects.as_array().unwrap().iter();
@@ -105,9 +105,9 @@ pub(super) const BOTH: [&str; 2] = ["sda=vm0", "sdb=vm1"];
 
 /// Symptom: a backup that was killed between `stop` and `cont` left its guest paused, and the next backup did
 /// not notice.
-/// Cause: nobody but the dead process knew.
-/// Fix: a guardian says `cont`, by another connection where its own is lost; failing that, a mark in QEMU
-/// tells the next contact.
+/// Cause: only the dead process knew of the pause.
+/// Fix: a guardian sends `cont`, over another connection if its own is lost; otherwise a mark in QEMU tells
+/// the next contact.
 #[test]
 fn a_guest_goes_on_when_its_backup_is_killed_while_it_is_stopped() {
     if !have_machine() {
@@ -120,7 +120,7 @@ fn a_guest_goes_on_when_its_backup_is_killed_while_it_is_stopped() {
         let (reached, killed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let (told, over) = (Arc::clone(&reached), Arc::clone(&killed));
         // The command that gives a device its filter does not arrive; later commands do if the connection
-        // holds.
+        // persists.
         let hold = move |line: String| {
             if line.contains("qom-set") && !told.swap(true, Ordering::AcqRel) {
                 wait_until("a kill", || over.load(Ordering::Acquire));
@@ -155,7 +155,7 @@ fn a_guest_goes_on_when_its_backup_is_killed_while_it_is_stopped() {
         let _ = std::fs::remove_file(&socket);
         assert!(!warnings.contains("stopped by others"), "{next}");
     }
-    // A guest that was stopped by others stays stopped, and is reported.
+    // A guest that another program has stopped stays stopped, and is reported.
     machine.execute("stop", json!({}));
     let next = house.summary(machine.words(&machine.path("qmp.sock"), &BOTH));
     assert!(next["warnings"].to_string().contains("it was stopped by others"), "{next}");
@@ -163,9 +163,9 @@ fn a_guest_goes_on_when_its_backup_is_killed_while_it_is_stopped() {
     house.check();
 }
 
-/// Symptom: QEMU 7.2.22 aborted when a disk of a device in a thread of its own was backed up.
-/// Cause: its filter is not made for other threads.
-/// Fix: such a disk is refused before anything is changed, also where its controller names the thread. Other
+/// Symptom: QEMU 7.2.22 aborted when a disk of a device in a separate thread was backed up.
+/// Cause: its filter does not support other threads.
+/// Fix: such a disk is refused before anything is changed, also if its controller names the thread. Other
 /// disks are not.
 #[test]
 fn a_disk_whose_device_or_controller_has_a_thread_is_refused_and_others_are_not() {

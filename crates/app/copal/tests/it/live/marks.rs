@@ -1,4 +1,4 @@
-//! Dirty bitmaps that are not what they were, disks that are not, and images that are not whole.
+//! Dirty bitmaps that were exchanged or cleared, exchanged disks, and incomplete images.
 
 use super::{Daemon, assert_holds, have_daemon, modes, words};
 use crate::{disks::MIB, harness::House};
@@ -9,11 +9,11 @@ fn backup(house: &House, daemon: &Daemon, more: &[&str]) -> Value {
     house.summary([words(daemon), more].concat())
 }
 
-/// Symptom: a bitmap that had been cleared, or removed and made anew under its name, was believed, and what
-/// the guest had written before was missing from the next snapshot.
-/// Cause: QEMU does not tell, and a count of 0 bytes is no trace.
-/// Fix: a bitmap begins with marks that a sentinel beside it knows; where nothing tells, spot checks look for
-/// more.
+/// Symptom: a bitmap that had been cleared, or removed and recreated under its name, was trusted, and the
+/// guest's earlier writes were missing from the next snapshot.
+/// Cause: QEMU does not report it, and a count of 0 bytes leaves no trace.
+/// Fix: a bitmap begins with marks that a sentinel beside it knows; where no sentinel exists, spot checks
+/// compare more data.
 #[test]
 fn a_bitmap_that_is_not_what_it_was_is_not_believed() {
     if !have_daemon() {
@@ -74,10 +74,10 @@ fn a_bitmap_that_is_not_what_it_was_is_not_believed() {
     assert_eq!(daemon.bitmaps("vm0").len(), 0);
 }
 
-/// Symptom: a QEMU that was started with relative names of files had the bitmap of another image believed,
-/// and an image that was cut read as zeros.
-/// Cause: only absolute names were looked at.
-/// Fix: the directory of the process that listens tells where the files lie.
+/// Symptom: with a QEMU that was started with relative file names, the bitmap of another image was trusted,
+/// and a truncated image was read as zeros.
+/// Cause: only absolute names were checked.
+/// Fix: relative names are resolved in the directory of the listening process.
 #[test]
 fn files_with_relative_names_are_looked_at() {
     if !have_daemon() {
@@ -101,7 +101,7 @@ fn files_with_relative_names_are_looked_at() {
     let [(mode, why), _] = &modes(&other)[..] else { panic!("{other}") };
     assert!(*mode == "rescan" && why.contains("lies on another disk"), "{other}");
     assert_holds(&house, &other, &daemon.bytes);
-    // Cut below the running daemon.
+    // Truncated below the running daemon.
     let file = std::fs::OpenOptions::new().write(true).open(&image).unwrap();
     file.set_len(4 * MIB).unwrap();
     let run = house.run(words(&daemon));

@@ -1,9 +1,9 @@
-//! Guests that write, zero and trim without a pause, each in a region of its own, and log the content after
-//! each request.
+//! Guests that write, zero and trim continuously, each in its own region, and log the content after each
+//! request.
 //!
-//! The truth about a moment is their log: a region is as it was after some number of requests, between those
-//! that were answered before the backup began and those that were sent when it had ended. No read through
-//! QEMU counts.
+//! Their log is the truth about a moment. A region has its state after some number of requests: at least
+//! those answered before the backup began, at most those sent when it had ended. Reads through QEMU do not
+//! count.
 
 use super::daemon::Daemon;
 use copal_testkit::Random;
@@ -73,12 +73,12 @@ impl GuestDisk {
 /// The content of a range after a request.
 #[derive(Clone, Debug)]
 enum Content {
-    /// Not known yet, or as it was.
+    /// Unknown or unchanged.
     Same,
     Zeros,
     /// The data of the write with this number.
     Written(u64),
-    /// A trim took some of it.
+    /// A trim removed part of it.
     Bytes(Vec<u8>),
 }
 
@@ -98,7 +98,7 @@ impl Content {
     }
 }
 
-/// Requests as they were sent, with the place in the region, and how many of them were answered.
+/// Sent requests with their places in the region, and the number of answered ones.
 #[derive(Default)]
 struct Log {
     requests: Vec<(Range<usize>, Content)>,
@@ -110,7 +110,7 @@ struct Region {
     place: Range<u64>,
     log: Arc<Mutex<Log>>,
     thread: JoinHandle<()>,
-    /// The region as it was after so many requests.
+    /// The region after this number of requests.
     known: (usize, Vec<u8>),
 }
 
@@ -143,13 +143,13 @@ impl Writers {
         Writers { regions: (0..8).map(start).collect(), stop }
     }
 
-    /// How many requests of each region were answered.
+    /// Number of answered requests of each region.
     pub(super) fn answered(&self) -> Vec<usize> {
         let regions = self.regions.iter();
         regions.map(|region| region.log.lock().unwrap().answered).collect()
     }
 
-    /// How many were sent.
+    /// Number of sent requests of each region.
     pub(super) fn sent(&self) -> Vec<usize> {
         let regions = self.regions.iter();
         regions.map(|region| region.log.lock().unwrap().requests.len()).collect()
@@ -238,8 +238,8 @@ struct EndedRegion {
 }
 
 impl Ended {
-    /// Whether both disks are of a moment with this many requests answered at its beginning, and sent at its
-    /// end; says where not. Moments come in order.
+    /// Whether both disks are of a moment with at least the requests answered at its beginning, and at most
+    /// those sent at its end; otherwise the place of the difference. Moments come in order.
     pub(super) fn judge(
         &mut self,
         disks: &[Vec<u8>; 2],
