@@ -18,7 +18,7 @@ pub(super) fn stats(context: &CommandContext<'_>) -> Outcome<()> {
     let stats = opened.repository().stats().map_err(Failure::from);
     let stats = close(opened, stats)?;
     let place = RepositoryPlace::find(&context.arguments.common)?;
-    let found = Found {
+    let found = RepositoryFigures {
         info,
         stats,
         space,
@@ -41,7 +41,7 @@ struct StatsFields<'a> {
 }
 
 /// Size and counts of a repository.
-struct Found {
+struct RepositoryFigures {
     info: RepositoryInfo,
     stats: RepositoryStats,
     /// `None` for a repository in a cluster, whose servers have their own stores.
@@ -51,7 +51,7 @@ struct Found {
     allocated_bytes: Option<u64>,
 }
 
-impl Found {
+impl RepositoryFigures {
     fn bounded(&self, bytes: u64) -> Option<u64> {
         self.is_bounded.then_some(bytes)
     }
@@ -73,7 +73,7 @@ impl Found {
     }
 
     fn as_text(&self) -> String {
-        let Found { info, stats, space, .. } = self;
+        let RepositoryFigures { info, stats, space, .. } = self;
         let packs = stats.chunk_pack_bytes + stats.recipe_pack_bytes;
         let snapshots = match stats.damaged_snapshots {
             0 => stats.snapshots.to_string(),

@@ -234,7 +234,7 @@ fn answers_that_are_foreign_miscounted_or_twice_are_dropped_and_counted() {
     assert_eq!(dropped.violations, 0);
 }
 
-/// Symptom: two silent hosts, and what the stand-in of one was asked had no answer in time.
+/// Symptom: with two silent hosts, the questions to the stand-in of one had no answer in time.
 /// Cause: the marker after questions to a stand-in repeated the full patience, so the stand-in waited for the
 /// other silent host, which had been waited for already. Fix: it gives the rest of the patience.
 #[test]

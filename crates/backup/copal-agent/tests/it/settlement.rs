@@ -110,7 +110,7 @@ impl Bounds {
     }
 }
 
-/// Symptom: in two or more rounds a job saved .60 to .86 of what an exact index saves, and nothing was
+/// Symptom: in two or more rounds a job achieved .60 to .86 of the savings of an exact index, and nothing was
 /// unresolved.
 /// Cause: a chunk that was asked about in an early round was stored privately; when a later round made it
 /// popular, the first copy stayed.

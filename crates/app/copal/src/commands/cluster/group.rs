@@ -141,7 +141,9 @@ fn verify(context: &CommandContext<'_>, store: &ClusterStore, groups: &[GroupId]
                     format!("group {group}: {server} has other files than {from}")
                 }
                 ReplicaDifference::Damaged { server, what } => format!("group {group}: {server}: {what}"),
-                ReplicaDifference::NotInSync { server } => format!("group {group}: {server} is not in sync yet"),
+                ReplicaDifference::NotInSync { server } => {
+                    format!("group {group}: {server} is not in sync yet")
+                }
                 ReplicaDifference::Unreached { server, why } => format!("group {group}: {server}: {why}"),
             };
             let fields = json!({ "code": "differs", "group": group.0, "message": sentence });

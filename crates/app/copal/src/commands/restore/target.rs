@@ -113,8 +113,8 @@ mod tests {
         }
     }
 
-    /// Symptom: of two restores at once, one onto a device and one onto what lies on it, each wrote over the
-    /// other.
+    /// Symptom: of two concurrent restores, one onto a device and one onto the device below it, each
+    /// overwrote the other's data.
     /// Cause: each checked the other's lock before it took its own. (The kernel itself separates a disk from
     /// its partition, but not a loop device from the device below.)
     /// Fix: the check comes after the target's own lock.
