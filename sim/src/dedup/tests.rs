@@ -107,7 +107,7 @@ fn one_reading_of_the_paper_fits_its_figures() {
 /// Checks the overhead of a batch against the agents' messages.
 #[test]
 fn a_batch_takes_what_its_messages_take() {
-    use copal_agent::messages::{AnswerMessage, AskMessage};
+    use copal_agent::fleet::messages::{AnswerMessage, AskMessage};
     use prost::Message;
     // Length, header and remaining time of a frame. The batch has a reply, its answers a call of their own.
     const FRAME_BYTES: usize = 4 + 16 + 4;

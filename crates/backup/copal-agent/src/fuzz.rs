@@ -4,9 +4,9 @@
 //! checksum. Built for tests and fuzzing only.
 
 use crate::detect::format::{self, BatchHead, FilePartition, RunHead, RunKind};
-use crate::messages::{AnswerMessage, AskMessage, MarkerMessage};
-use crate::network::check_hello;
-use crate::plan_file::BackupPlan;
+use crate::fleet::messages::{AnswerMessage, AskMessage, MarkerMessage};
+use crate::fleet::network::check_hello;
+use crate::job::plan_file::BackupPlan;
 use copal_codec::Put;
 use copal_proto::messages;
 use prost::Message;

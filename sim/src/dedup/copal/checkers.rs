@@ -1,7 +1,7 @@
 //! Checkers of a popular pack: the first two hosts by the agents' own order, without the writer.
 
 use super::log::PackNumber;
-use copal_agent::partition::rank;
+use copal_agent::fleet::partition::rank;
 
 /// First and second; `None` where there are too few hosts.
 pub(super) fn first_two(names: &[String], writer: usize, pack: PackNumber) -> [Option<usize>; 2] {

@@ -2,8 +2,9 @@
 //! and messages.
 //!
 //! Design: docs/design/backup.md#the-simulator
-//! Real: `copal_agent::{rounds, partition, detect, deadline, markers}`, on real ids. Every part of a VM asks
-//! every owner, and a marker reaches all owners at one time, so all owners share the markers of a round.
+//! Real: `copal_agent::{rounds, detect, markers, fleet::partition, limits::deadline}`, on real ids. Every part
+//! of a VM asks every owner, and a marker reaches all owners at one time, so all owners share the markers of a
+//! round.
 //! Step functions, since the real ones are threads and connections:
 //! - turns of a host (`copal_agent::agent::turns`): one VM reads or stores at a time, popular chunks before
 //!   the rest;
@@ -30,9 +31,9 @@ use super::outcome::{Bytes, Chunks, Outcome, VmTime};
 use super::trace::{Seen, Trace};
 use anyhow::{Result, ensure};
 use checkers::first_two;
-use copal_agent::deadline::{AnswerTimes, LEAST_DEADLINE, patience_after};
+use copal_agent::fleet::partition::IdPartitions;
+use copal_agent::limits::deadline::{AnswerTimes, LEAST_DEADLINE, patience_after};
 use copal_agent::markers::RoundMarkers;
-use copal_agent::partition::IdPartitions;
 use copal_agent::rounds::RoundCount;
 use copal_backup::peers::{Answer, ShortId};
 use log::{Log, PackNumber};

@@ -7,7 +7,7 @@ use super::super::inputs::copal;
 use super::log::Log;
 use anyhow::{Context, Result};
 use copal_agent::detect::{BatchHeader, Compared, DetectLimits, Detector, MAX_BATCH_IDS};
-use copal_agent::partition::{IdPartitions, answerers};
+use copal_agent::fleet::partition::{IdPartitions, answerers};
 use copal_backup::peers::{Answer, ShortId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

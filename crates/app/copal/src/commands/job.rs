@@ -16,11 +16,13 @@ use crate::{
 };
 use copal_agent::{
     agent::{VmBytes, VmStatus},
-    coordinator::{self, JobError, StartedJob},
-    job_report::{AgentReport, JobReport},
-    missing_agent::MissingAgent,
-    scheme::DedupScheme,
-    settlement::{self, JobSettlement, SettleOptions},
+    job::{
+        coordinator::{self, JobError, StartedJob},
+        job_report::{AgentReport, JobReport},
+        missing_agent::MissingAgent,
+        scheme::DedupScheme,
+        settlement::{self, JobSettlement, SettleOptions},
+    },
 };
 use copal_backup::Repository;
 use copal_node::Access;
@@ -422,7 +424,7 @@ mod tests {
     use super::*;
     use copal_agent::{
         agent::{AgentStatus, VmBackup, VmProgress, VmState},
-        job_report::SpoilingHost,
+        job::job_report::SpoilingHost,
     };
     use copal_backup::SnapshotId;
     use std::time::Duration;

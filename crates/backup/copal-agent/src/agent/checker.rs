@@ -4,7 +4,7 @@
 //! too. A host that is alone checks its own packs. Between packs, sessions of dead hosts are ended (BAK-21).
 
 use super::job::JobHost;
-use crate::partition::rank;
+use crate::fleet::partition::rank;
 use copal_backup::{CancelFlag, Error, LeaseWatch, peers::Writer, popular::UncheckedPack};
 use std::{
     collections::HashMap,

@@ -13,13 +13,12 @@ use super::{
     },
     settlement,
 };
-use crate::{
-    asker::FleetMember,
-    control::{self, CommandOutcome, CommandService, refusal},
-    network::FleetNetwork,
-    rounds::RoundCount,
-    scheme::DedupScheme,
-};
+use crate::asker::FleetMember;
+use crate::fleet::control;
+use crate::fleet::control::{CommandOutcome, CommandService, refusal};
+use crate::fleet::network::FleetNetwork;
+use crate::job::scheme::DedupScheme;
+use crate::rounds::RoundCount;
 use copal_backup::{ListedAgent, Repository};
 use parking_lot::Mutex;
 use std::{path::PathBuf, sync::Arc, thread::JoinHandle, time::Duration};

@@ -17,13 +17,11 @@ use super::{
     status::AgentStatus,
     turns::{TurnEffect, TurnTable},
 };
-use crate::{
-    asker::{Asker, AskerOptions, AskerTraffic, FleetMember},
-    members::ResponsibleMembers,
-    network::FleetNetwork,
-    scheme::DedupScheme,
-    throttle::ByteThrottle,
-};
+use crate::asker::{Asker, AskerOptions, AskerTraffic, FleetMember};
+use crate::fleet::members::ResponsibleMembers;
+use crate::fleet::network::FleetNetwork;
+use crate::job::scheme::DedupScheme;
+use crate::limits::throttle::ByteThrottle;
 use copal_backup::{
     BackupRequest, CancelFlag, Collaboration, HolderId, Progress, Repository, SnapshotId, peers::Writer,
 };

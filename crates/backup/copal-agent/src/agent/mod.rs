@@ -31,13 +31,11 @@ pub use status::{
 
 mod client;
 
-use crate::{
-    budget::{BudgetError, MemoryBudget},
-    network::FleetNetwork,
-    plan_file::PlanError,
-    server::{Server, ServerOptions},
-    throttle::ByteThrottle,
-};
+use crate::fleet::network::FleetNetwork;
+use crate::job::plan_file::PlanError;
+use crate::limits::budget::{BudgetError, MemoryBudget};
+use crate::limits::throttle::ByteThrottle;
+use crate::server::{Server, ServerOptions};
 use commands::CommandHandler;
 use copal_backup::{Error, Holder, Layout, ListedAgent, Repository};
 use job::JobHost;

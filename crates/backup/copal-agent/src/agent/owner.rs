@@ -5,12 +5,10 @@
 //! delays no other, and hosts of similar speed see each other's chunks.
 
 use super::{early_rounds::EarlyRounds, peers::tag_of};
-use crate::{
-    detect::{BatchHeader, DetectError, Detector, PopularPack, PopularPacks},
-    markers::RoundMarkers,
-    messages::{AnswerMessage, AskMessage, MarkerMessage},
-    server::BatchDetector,
-};
+use crate::detect::{BatchHeader, DetectError, Detector, PopularPack, PopularPacks};
+use crate::fleet::messages::{AnswerMessage, AskMessage, MarkerMessage};
+use crate::markers::RoundMarkers;
+use crate::server::BatchDetector;
 use copal_backup::{Error, Repository, peers::Answer};
 use parking_lot::Mutex;
 use std::{

@@ -1,9 +1,7 @@
 //! Patience of this host: derived from the length of its own rounds and from recent answer times.
 
-use crate::{
-    asker::AnswerPatience,
-    deadline::{AnswerTimes, LEAST_DEADLINE, patience_after},
-};
+use crate::asker::AnswerPatience;
+use crate::limits::deadline::{AnswerTimes, LEAST_DEADLINE, patience_after};
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
@@ -86,7 +84,7 @@ mod tests {
         assert_eq!(alone.deadline(), LEAST_DEADLINE);
         let among_others = HostPatience::new(Duration::from_secs(30), 3);
         among_others.answered(0, Duration::from_millis(10));
-        assert!(among_others.deadline() >= crate::deadline::LEAST_PATIENCE + LEAST_DEADLINE);
+        assert!(among_others.deadline() >= crate::limits::deadline::LEAST_PATIENCE + LEAST_DEADLINE);
         assert!(among_others.hedge_after() < among_others.deadline());
     }
 }

@@ -190,7 +190,7 @@ mod tests {
     }
 
     fn told(report: &VmReport) -> String {
-        let told = crate::control::to_json(&report.status()).unwrap();
+        let told = crate::fleet::control::to_json(&report.status()).unwrap();
         let read: VmStatus = serde_json::from_str(&told).unwrap();
         assert_eq!(read, report.status());
         told

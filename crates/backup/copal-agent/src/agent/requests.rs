@@ -3,13 +3,12 @@
 //! Not here: the execution (`commands`).
 
 use super::{job_agents::JobAgents, status::AgentStatus};
-use crate::{
-    asker::FleetMember,
-    control::{self, CommandOutcome},
-    missing_agent::MissingAgent,
-    network::FleetNetwork,
-    scheme::DedupScheme,
-};
+use crate::asker::FleetMember;
+use crate::fleet::control;
+use crate::fleet::control::CommandOutcome;
+use crate::fleet::network::FleetNetwork;
+use crate::job::missing_agent::MissingAgent;
+use crate::job::scheme::DedupScheme;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::time::Duration;
 

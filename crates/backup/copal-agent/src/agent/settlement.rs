@@ -9,7 +9,7 @@
 //! popular ones (`Repository::clean_up_vm`). This removes data, so a host does it only with a key of role
 //! delete.
 //!
-//! Not here: VMs of hosts without such a key (`crate::settlement`).
+//! Not here: VMs of hosts without such a key (`crate::job::settlement`).
 
 use super::{
     job::{HostJob, PIPELINE_BYTES},

@@ -5,7 +5,7 @@ use super::{
     AnswerPatience, AskerOptions,
     batch::{BatchId, PendingParts, TargetState},
 };
-use crate::messages::AnswerMessage;
+use crate::fleet::messages::AnswerMessage;
 use copal_backup::peers::Answer;
 use std::time::Instant;
 use tracing::warn;

@@ -2,7 +2,8 @@
 //! a member is not tried for a while.
 
 use super::{Shared, batch::ConnectionEvent};
-use crate::{messages::AnswerMessage, network::PeerError};
+use crate::fleet::messages::AnswerMessage;
+use crate::fleet::network::PeerError;
 use bytes::Bytes;
 use copal_client::{CallError, Connection};
 use copal_proto::{Method, messages};

@@ -28,7 +28,7 @@ mod spool;
 mod tests;
 mod traffic;
 
-use crate::messages::{Instance, MarkerMessage};
+use crate::fleet::messages::{Instance, MarkerMessage};
 use batch::PendingParts;
 use copal_backup::peers::{Answer, ShortId};
 use copal_proto::Method;

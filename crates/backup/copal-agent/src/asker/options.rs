@@ -1,6 +1,6 @@
 //! Options and counts of an asker.
 
-use crate::network::FleetNetwork;
+use crate::fleet::network::FleetNetwork;
 use copal_backup::peers::ShortId;
 use std::{path::PathBuf, time::Duration};
 

@@ -8,7 +8,7 @@ use super::{
     split::{IdSplit, SplitEntry},
     spool::{self, SpoolWriter},
 };
-use crate::messages::AskMessage;
+use crate::fleet::messages::AskMessage;
 use copal_backup::peers::{Answer, ShortId};
 use copal_proto::Method;
 use futures_util::{StreamExt, stream};

@@ -4,7 +4,7 @@ use copal_backup::peers::ShortId;
 
 /// Most ids of a sent batch: with its head it stays below 64 KiB.
 pub(super) const ASK_IDS: usize = 4000;
-const _: () = assert!(ASK_IDS <= crate::messages::BATCH_IDS);
+const _: () = assert!(ASK_IDS <= crate::fleet::messages::BATCH_IDS);
 
 /// An id, its position in its part, and its partition.
 #[derive(Clone, Copy, Debug)]

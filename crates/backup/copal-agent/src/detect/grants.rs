@@ -4,7 +4,7 @@
 //!
 //! In memory only: after a restart an id may be granted again, and both popular copies are valid.
 
-use crate::partition::IdPartitions;
+use crate::fleet::partition::IdPartitions;
 use copal_backup::peers::ShortId;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

@@ -11,7 +11,7 @@ use super::format::{FilePartition, RunKind, RunRow};
 use super::grants::GrantTable;
 use super::popular::{PopularPack, PopularPacks};
 use super::run_file::{DamagedRun, RunReader, RunWriter};
-use crate::partition::IdPartitions;
+use crate::fleet::partition::IdPartitions;
 use copal_backup::peers::{Answer, ShortId};
 use std::collections::HashMap;
 use std::io;

@@ -40,7 +40,7 @@ pub use error::{BatchRefusal, DetectError};
 pub use limits::DetectLimits;
 pub use popular::{PopularPack, PopularPacks};
 
-use crate::partition::IdPartitions;
+use crate::fleet::partition::IdPartitions;
 use copal_backup::peers::{Answer, ShortId};
 use error::Result;
 use file_name::{COMPARED, FileName, SPOOL};

@@ -5,10 +5,8 @@ use super::{
     twin::{Manner, Twin, answers_to},
     *,
 };
-use crate::{
-    asker::AnswerPatience,
-    messages::{AnswerMessage, AskMessage, BATCH_IDS},
-};
+use crate::asker::AnswerPatience;
+use crate::fleet::messages::{AnswerMessage, AskMessage, BATCH_IDS};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const QUICK_HEDGE: FixedPatience = FixedPatience {

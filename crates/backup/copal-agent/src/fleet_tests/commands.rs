@@ -1,11 +1,9 @@
 //! Commands: each gets a reply, and none delays the questions.
 
 use super::{twin::Twin, *};
-use crate::{
-    agent::requests::{AcceptedReply, AgentInfo, InfoRequest, PlanRequest, call},
-    control::CommandError,
-    messages::JSON_BYTES,
-};
+use crate::agent::requests::{AcceptedReply, AgentInfo, InfoRequest, PlanRequest, call};
+use crate::fleet::control::CommandError;
+use crate::fleet::messages::JSON_BYTES;
 use std::sync::{
     atomic::Ordering,
     mpsc::{Receiver, channel},

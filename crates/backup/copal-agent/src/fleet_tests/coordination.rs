@@ -1,15 +1,11 @@
 //! The beginning of a job while hosts die or refuse.
 
 use super::*;
-use crate::{
-    agent::{
-        AgentInfo, AgentStatus, PlanInfo,
-        requests::{AcceptedReply, AgentCommand},
-    },
-    coordinator::{JobError, JobOptions, begin_on},
-    roster::JobRoster,
-    scheme::DedupScheme,
-};
+use crate::agent::requests::{AcceptedReply, AgentCommand};
+use crate::agent::{AgentInfo, AgentStatus, PlanInfo};
+use crate::job::coordinator::{JobError, JobOptions, begin_on};
+use crate::job::roster::JobRoster;
+use crate::job::scheme::DedupScheme;
 use twin::Twin;
 
 /// An agent that takes part in each job, or refuses.
@@ -43,7 +39,7 @@ fn agent(name: &str, is_willing: bool) -> (Server, Arc<Obeys>) {
     (server, obeys)
 }
 
-fn begin(members: Vec<FleetMember>) -> Result<crate::coordinator::StartedJob, JobError> {
+fn begin(members: Vec<FleetMember>) -> Result<crate::job::coordinator::StartedJob, JobError> {
     let plan =
         |member: &FleetMember| PlanInfo { vms: vec![format!("vm of {}", member.name)], bytes: 0, rounds: 1 };
     let roster = JobRoster { plans: members.iter().map(plan).collect(), members, missing: Vec::new() };

@@ -1,16 +1,12 @@
 //! The beginning of a job with agents that take part, refuse, or have died since they sent their plans.
 
 use super::{twin::Twin, *};
-use crate::{
-    agent::{
-        AgentInfo, AgentStatus, PlanInfo,
-        requests::{AcceptedReply, AgentCommand},
-        status::sample,
-    },
-    coordinator::{JobError, JobOptions, StartedJob, begin_on},
-    roster::JobRoster,
-    scheme::DedupScheme,
-};
+use crate::agent::requests::{AcceptedReply, AgentCommand};
+use crate::agent::status::sample;
+use crate::agent::{AgentInfo, AgentStatus, PlanInfo};
+use crate::job::coordinator::{JobError, JobOptions, StartedJob, begin_on};
+use crate::job::roster::JobRoster;
+use crate::job::scheme::DedupScheme;
 use copal_backup::CancelFlag;
 use parking_lot::Mutex;
 

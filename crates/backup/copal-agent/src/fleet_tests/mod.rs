@@ -8,12 +8,11 @@ mod scripted_peer;
 mod servers;
 mod twin;
 
-use crate::{
-    asker::{Asker, AskerOptions, FixedPatience, FleetMember, OwnerMap},
-    control::{self, CommandOutcome, CommandService},
-    network::FleetNetwork,
-    server::{BatchDetector, Server, ServerOptions},
-};
+use crate::asker::{Asker, AskerOptions, FixedPatience, FleetMember, OwnerMap};
+use crate::fleet::control;
+use crate::fleet::control::{CommandOutcome, CommandService};
+use crate::fleet::network::FleetNetwork;
+use crate::server::{BatchDetector, Server, ServerOptions};
 use copal_backup::peers::{Answer, ShortId};
 use serde::Serialize;
 use serde_json::{Value, json};

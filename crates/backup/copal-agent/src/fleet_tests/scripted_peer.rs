@@ -2,7 +2,7 @@
 //! that the test can end them.
 
 use super::{BatchDetector, FleetMember, Server, serve_with, server_options};
-use crate::messages::{AnswerMessage, AskMessage, Instance, MarkerMessage};
+use crate::fleet::messages::{AnswerMessage, AskMessage, Instance, MarkerMessage};
 use parking_lot::Mutex;
 use std::{
     io,

@@ -2,10 +2,8 @@
 //! nothing, and stopping.
 
 use super::{twin::Twin, *};
-use crate::{
-    control,
-    messages::{AnswerMessage, AskMessage, Instance, MarkerMessage, VERSION},
-};
+use crate::fleet::control;
+use crate::fleet::messages::{AnswerMessage, AskMessage, Instance, MarkerMessage, VERSION};
 use copal_client::{AGENT_NAME, CallError, Connection, TlsCredentials, name_of_agent};
 use copal_proto::{
     Method,

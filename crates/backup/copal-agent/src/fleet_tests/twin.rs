@@ -2,10 +2,8 @@
 //! arrived.
 
 use super::known;
-use crate::{
-    messages::{AnswerMessage, AskMessage, MarkerMessage},
-    server::BatchDetector,
-};
+use crate::fleet::messages::{AnswerMessage, AskMessage, MarkerMessage};
+use crate::server::BatchDetector;
 use copal_backup::peers::ShortId;
 use parking_lot::Mutex;
 use std::{

@@ -1,11 +1,9 @@
 //! The calls of an agent: each is checked and passed to the detector, the outbox or the commands.
 
 use super::Shared;
-use crate::{
-    control::refusal,
-    messages::{AskMessage, JSON_BYTES, MarkerMessage, MessageError, VERSION, instance},
-    network::check_hello,
-};
+use crate::fleet::control::refusal;
+use crate::fleet::messages::{AskMessage, JSON_BYTES, MarkerMessage, MessageError, VERSION, instance};
+use crate::fleet::network::check_hello;
 use bytes::Bytes;
 use copal_proto::{
     Method,
@@ -62,7 +60,8 @@ impl CallHandler for Shared {
                         "answers were dropped: they were not taken in time",
                     ));
                 };
-                let answers = answers.into_iter().map(crate::messages::AnswerMessage::into_message).collect();
+                let answers =
+                    answers.into_iter().map(crate::fleet::messages::AnswerMessage::into_message).collect();
                 Ok(encoded(&messages::AgentAnswers { page, answers }))
             }
             Method::AgentCommand => {

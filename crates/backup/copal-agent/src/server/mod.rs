@@ -26,7 +26,8 @@ mod outbox;
 #[cfg(test)]
 mod tests;
 
-use crate::{control::CommandService, network};
+use crate::fleet::control::CommandService;
+use crate::fleet::network;
 use compare::CompareSignal;
 use copal_server::{CallListener, ClassBudgets, TrafficCounters};
 pub use options::{BatchDetector, ServerCounts, ServerOptions};

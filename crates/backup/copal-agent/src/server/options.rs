@@ -1,9 +1,7 @@
 //! Options of a server: the detector, the address, its bounds.
 
-use crate::{
-    messages::{AnswerMessage, AskMessage, MarkerMessage},
-    network::FleetNetwork,
-};
+use crate::fleet::messages::{AnswerMessage, AskMessage, MarkerMessage};
+use crate::fleet::network::FleetNetwork;
 use std::{
     io,
     time::{Duration, Instant},

@@ -8,7 +8,7 @@
 //!   answers. An asker that fetches nothing for [`STALLED`] loses them, too. Its next call reports the loss.
 
 use super::options::ServerOptions;
-use crate::messages::{AnswerMessage, Instance};
+use crate::fleet::messages::{AnswerMessage, Instance};
 use parking_lot::{Condvar, Mutex};
 use std::{
     collections::{HashMap, VecDeque},

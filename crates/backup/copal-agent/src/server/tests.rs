@@ -1,5 +1,5 @@
 use super::outbox::{AnswerOutbox, OutboxBounds};
-use crate::messages::AnswerMessage;
+use crate::fleet::messages::AnswerMessage;
 use std::{thread, time::Duration};
 
 const BOUNDS: OutboxBounds = OutboxBounds { all_bytes: 300_000, host_bytes: 100_000, patience: HANG };

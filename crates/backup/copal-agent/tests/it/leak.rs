@@ -1,7 +1,10 @@
 //! Repairs of leaks after jobs.
 
 use crate::world::{Fleet, Running};
-use copal_agent::{agent::RepairOutcome, coordinator, job_report::JobReport};
+use copal_agent::{
+    agent::RepairOutcome,
+    job::{coordinator, job_report::JobReport},
+};
 use copal_backup::{CancelFlag, Silent};
 use copal_testkit::Random;
 use std::{

@@ -1,7 +1,7 @@
 //! Agents that take no part in a job, and agents that return.
 
 use crate::world::{Fleet, Running};
-use copal_agent::{
+use copal_agent::job::{
     coordinator::{self, JobError, JobOptions},
     job_report::JobReport,
     scheme::DedupScheme,

@@ -3,8 +3,10 @@
 use crate::world::{Fleet, Running};
 use copal_agent::{
     agent::AgentOptions,
-    job_report::JobReport,
-    settlement::{self, JobSettlement, SettleOptions},
+    job::{
+        job_report::JobReport,
+        settlement::{self, JobSettlement, SettleOptions},
+    },
 };
 use copal_backup::{
     BackupRequest, CancelFlag, DiskSource, IndexHome, InitOptions, Layout, ReadData, Repository, Role,

@@ -3,8 +3,10 @@
 use crate::world::Fleet;
 use copal_agent::{
     agent::{VmBytes, VmState, VmStatus},
-    coordinator,
-    job_report::{AgentReport, JobReport},
+    job::{
+        coordinator,
+        job_report::{AgentReport, JobReport},
+    },
 };
 use copal_testkit::Random;
 use std::{

@@ -2,9 +2,11 @@
 
 use copal_agent::{
     agent::{Agent, AgentOptions},
-    coordinator::{self, JobOptions},
-    job_report::JobReport,
-    scheme::DedupScheme,
+    job::{
+        coordinator::{self, JobOptions},
+        job_report::JobReport,
+        scheme::DedupScheme,
+    },
 };
 use copal_backup::{CancelFlag, IndexHome, InitOptions, Layout, Repository, Role, Unlock};
 use copal_volume::MemoryStore;

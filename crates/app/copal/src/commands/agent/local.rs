@@ -11,7 +11,7 @@ use crate::{
     pins,
     place::RepositoryPlace,
 };
-use copal_agent::{
+use copal_agent::job::{
     coordinator::{self, JobError},
     job_report::JobReport,
 };

@@ -2,8 +2,10 @@
 
 use copal_agent::{
     agent::{SettledVm, VmBackup, VmFailure, VmProgress, VmState, VmStatus},
-    job_report::{AgentReport, JobReport},
-    missing_agent::MissingAgent,
+    job::{
+        job_report::{AgentReport, JobReport},
+        missing_agent::MissingAgent,
+    },
 };
 use serde::Serialize;
 

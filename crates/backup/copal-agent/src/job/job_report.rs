@@ -2,10 +2,8 @@
 //!
 //! Not here: querying the agents (`coordinator`), settlement (`settlement`).
 
-use crate::{
-    agent::{AgentStatus, VmStatus},
-    missing_agent::MissingAgent,
-};
+use crate::agent::{AgentStatus, VmStatus};
+use crate::job::missing_agent::MissingAgent;
 use copal_backup::{peers::Writer, popular::SpoiledPack};
 use serde::{Deserialize, Serialize};
 use std::{fmt, time::Duration};

@@ -2,10 +2,8 @@
 //!
 //! Not here: the list of commands (`agent::requests`).
 
-use crate::{
-    messages::JSON_BYTES,
-    network::{FleetNetwork, PeerError},
-};
+use crate::fleet::messages::JSON_BYTES;
+use crate::fleet::network::{FleetNetwork, PeerError};
 use copal_client::CallError;
 use copal_proto::{Method, messages};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};

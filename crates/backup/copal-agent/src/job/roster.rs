@@ -6,16 +6,12 @@
 //!
 //! Not here: the list (`copal_backup`), running the job (`coordinator`).
 
-use crate::{
-    agent::{
-        PlanInfo,
-        liveness::found,
-        requests::{PlanRequest, call, info},
-    },
-    asker::FleetMember,
-    missing_agent::MissingAgent,
-    network::FleetNetwork,
-};
+use crate::agent::PlanInfo;
+use crate::agent::liveness::found;
+use crate::agent::requests::{PlanRequest, call, info};
+use crate::asker::FleetMember;
+use crate::fleet::network::FleetNetwork;
+use crate::job::missing_agent::MissingAgent;
 use copal_backup::{ListedAgent, Repository};
 use std::collections::{BTreeMap, HashSet};
 

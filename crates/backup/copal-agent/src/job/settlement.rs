@@ -7,10 +7,8 @@
 //! role gives up chunks that are popular now; another handle counts them. A VM that cannot be settled is no
 //! failure of the job: its snapshot is valid.
 
-use crate::{
-    agent::{FleetClient, SettledVm, VmStatus},
-    job_report::{AgentReport, JobReport},
-};
+use crate::agent::{FleetClient, SettledVm, VmStatus};
+use crate::job::job_report::{AgentReport, JobReport};
 use copal_backup::{CancelFlag, CleanUpOptions, Collaboration, Repository, Role, Silent, peers::Writer};
 use std::{path::Path, time::Duration};
 

@@ -5,17 +5,16 @@
 //!
 //! Not here: the report of a job (`job_report`).
 
-use crate::{
-    agent::{self, AgentStatus, PlanInfo},
-    asker::FleetMember,
-    job_report::{AgentReport, JobReport, spoiling_hosts},
-    members::partition_bits,
-    missing_agent::MissingAgent,
-    network::FleetNetwork,
-    roster::{JobRoster, plan_of},
-    rounds::RoundCount,
-    scheme::{DedupScheme, stages},
-};
+use crate::agent;
+use crate::agent::{AgentStatus, PlanInfo};
+use crate::asker::FleetMember;
+use crate::fleet::members::partition_bits;
+use crate::fleet::network::FleetNetwork;
+use crate::job::job_report::{AgentReport, JobReport, spoiling_hosts};
+use crate::job::missing_agent::MissingAgent;
+use crate::job::roster::{JobRoster, plan_of};
+use crate::job::scheme::{DedupScheme, stages};
+use crate::rounds::RoundCount;
 use agent::requests::{
     AgentsRequest, CancelRequest, NewestRequest, PlanRequest, RunRequest, StatusRequest, call, hex, info,
 };

@@ -1,9 +1,7 @@
 //! Assignment of partitions to the members of a fleet.
 
-use crate::{
-    asker::{FleetMember, OwnerMap},
-    partition::{IdPartitions, answerers},
-};
+use crate::asker::{FleetMember, OwnerMap};
+use crate::fleet::partition::{IdPartitions, answerers};
 use copal_backup::peers::ShortId;
 
 /// Fleets of at most this many hosts have 2^8 partitions, larger ones 2^12, and those of more than 16 times

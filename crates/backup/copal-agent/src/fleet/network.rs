@@ -7,7 +7,7 @@
 //!
 //! Not here: the messages (`messages`), the accepting side (`server`).
 
-use crate::messages::{NAME_BYTES, VERSION};
+use crate::fleet::messages::{NAME_BYTES, VERSION};
 use copal_backup::Repository;
 use copal_client::{AGENT_NAME, CallError, Connection, TlsCredentials, name_of_agent, probe_threads};
 use copal_proto::{Method, messages};
