@@ -51,7 +51,7 @@ pub(crate) fn connect(common: &CommonArgs) -> Outcome<ClusterStore> {
 }
 
 /// Interval of a long-running process between checks of its profile's certificate.
-const LOOK: Duration = Duration::from_secs(3600);
+const POLL_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// Renews the certificate of the profile at `path` when it is due, now and while this process runs. Renewal
 /// is due at half of the lifetime, so a failed try is repeated in time by the next check or command.
@@ -60,7 +60,7 @@ pub(crate) fn keep_renewed(store: &ClusterStore, path: &Path) {
     let (store, path) = (store.clone(), path.to_owned());
     let looks = move || {
         loop {
-            std::thread::park_timeout(LOOK);
+            std::thread::park_timeout(POLL_INTERVAL);
             renew_in_place(&store, &path);
         }
     };

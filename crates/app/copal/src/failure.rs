@@ -72,15 +72,15 @@ impl Failure {
     /// Another process is using the store at `path`.
     pub(crate) fn busy(path: &Path) -> Failure {
         let holders = holders(path);
-        let who = match holder_text::as_text(&holders) {
-            who if who.is_empty() => String::new(),
-            who => format!(": {who}"),
+        let holder = match holder_text::as_text(&holders) {
+            text if text.is_empty() => String::new(),
+            text => format!(": {text}"),
         };
         let mut failure = Failure::new(
             exit::BUSY,
             "busy",
             format!(
-                "another process is using {}{who}; wait for it to end and try again, or let this command wait \
+                "another process is using {}{holder}; wait for it to end and try again, or let this command wait \
                  (--wait 30m)",
                 path.display()
             ),

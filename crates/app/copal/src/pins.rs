@@ -42,7 +42,7 @@ const TO_CLOSE: Duration = Duration::from_secs(20);
 const UNFINISHED: &str = "new";
 /// Longest time to write a pin.
 const TO_SET: Duration = Duration::from_secs(600);
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The line of a pin that names the exported snapshots.
 fn line(shown: &Shown) -> String {
@@ -240,7 +240,7 @@ impl ExportPins {
                 if Instant::now() > until {
                     return Err(Failure::busy(&export.path));
                 }
-                std::thread::park_timeout(LOOK);
+                std::thread::park_timeout(POLL_INTERVAL);
             }
         }
         Ok(ExportPins::disregarded())

@@ -27,7 +27,7 @@ use std::{
 };
 
 /// Poll interval of the end of the process.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(super) fn run(context: &CommandContext<'_>, words: &Words) -> Outcome<()> {
     let Some(state) = &words.state else {
@@ -93,11 +93,11 @@ fn jobs(context: &CommandContext<'_>, words: &Words, repository: &Repository) ->
             }
             repair_leaks(context, words, repository)?;
             while !context.is_ended() && began.elapsed() < every {
-                context.pause(LOOK);
+                context.pause(POLL_INTERVAL);
             }
         }
     }
-    context.wait_for_end(LOOK);
+    context.wait_for_end(POLL_INTERVAL);
     Ok(())
 }
 

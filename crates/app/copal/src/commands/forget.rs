@@ -276,7 +276,7 @@ pub(super) fn by_policy(
                 snapshot: snapshot.clone(),
                 keep: !verdict.is_remove() || in_use.is_some(),
                 reason: match in_use {
-                    Some(who) => format!("in use by {who}"),
+                    Some(holder) => format!("in use by {holder}"),
                     None if snapshot.is_doubtful() => format!("{verdict}, among the doubtful"),
                     None => verdict.to_string(),
                 },

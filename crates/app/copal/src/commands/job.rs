@@ -31,7 +31,7 @@ use std::time::Duration;
 use vms::VmFields;
 
 /// Interval of progress queries to the agents of a local repository.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 pub(super) fn run(context: &CommandContext<'_>, words: &JobRun) -> Outcome<()> {
     if matches!(RepositoryPlace::find(&context.arguments.common)?, RepositoryPlace::Store(_)) {
@@ -136,7 +136,7 @@ fn ask_local(context: &CommandContext<'_>, job: Option<&str>) -> Outcome<Option<
         }
         teller.hear(context, &report);
         job = Some(report.job);
-        context.pause(LOOK);
+        context.pause(POLL_INTERVAL);
     }
 }
 

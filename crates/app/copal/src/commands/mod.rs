@@ -44,7 +44,7 @@ use serde_json::json;
 use std::time::Duration;
 
 /// Least time that a writer waits for exports, which lock a store while they read.
-const DOORS: Duration = Duration::from_secs(10);
+const EXPORT_WAIT: Duration = Duration::from_secs(10);
 
 /// Arguments and output of a command on a repository.
 pub(crate) struct CommandContext<'a> {
@@ -162,7 +162,7 @@ impl CommandContext<'_> {
     fn open_behind(&self, access: Access, pins: &ExportPins) -> Outcome<OpenRepository> {
         let limit = match !pins.may_be_reading() || access == Access::Read {
             true => self.wait,
-            false => self.wait.max(DOORS),
+            false => self.wait.max(EXPORT_WAIT),
         };
         repository::open(&self.arguments.common, access, &self.patience_of(limit))
     }
@@ -185,12 +185,12 @@ impl CommandContext<'_> {
             limit,
             move || cancel.is_cancelled(),
             move |path, holders| {
-                let who = match holder_text::as_text(holders) {
-                    who if who.is_empty() => "another process".to_owned(),
-                    who => who,
+                let holder = match holder_text::as_text(holders) {
+                    text if text.is_empty() => "another process".to_owned(),
+                    text => text,
                 };
                 output.notice(&format!(
-                    "waiting up to {} for {who} to end, which is using {}",
+                    "waiting up to {} for {holder} to end, which is using {}",
                     human::age(limit.as_secs()),
                     path.display()
                 ));

@@ -12,15 +12,15 @@ use std::{
 };
 
 /// Longest interval between reads of the log, if no signal arrives.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Time for which the first in rank checks alone.
 const HEAD_START: Duration = Duration::from_secs(5);
 /// A decision on a pack is final for this run.
 const NOT_AGAIN: Duration = Duration::from_secs(86_400 * 365);
 /// Interval between checks whether hosts with open sessions are alive.
-const LEASES_LOOK: Duration = Duration::from_secs(60);
+const LEASES_INTERVAL: Duration = Duration::from_secs(60);
 /// Interval between reads of the list of members.
-const MEMBERS_LOOK: Duration = Duration::from_secs(20);
+const MEMBERS_INTERVAL: Duration = Duration::from_secs(20);
 
 /// Checks packs until the host stops.
 pub(crate) fn run(host: &JobHost) {
@@ -69,7 +69,7 @@ pub(crate) fn run(host: &JobHost) {
             }
         }
         leases.look(host);
-        host.wait_for_packs(LOOK);
+        host.wait_for_packs(POLL_INTERVAL);
     }
 }
 
@@ -86,7 +86,7 @@ impl LeaseWatcher {
     }
 
     fn look(&mut self, host: &JobHost) {
-        if self.looked.is_some_and(|looked| looked.elapsed() < LEASES_LOOK) {
+        if self.looked.is_some_and(|looked| looked.elapsed() < LEASES_INTERVAL) {
             return;
         }
         self.looked = Some(Instant::now());
@@ -114,7 +114,7 @@ struct RankedMembers {
 
 impl RankedMembers {
     fn look(&mut self, host: &JobHost) {
-        if self.looked.is_some_and(|looked| looked.elapsed() < MEMBERS_LOOK) {
+        if self.looked.is_some_and(|looked| looked.elapsed() < MEMBERS_INTERVAL) {
             return;
         }
         self.looked = Some(Instant::now());

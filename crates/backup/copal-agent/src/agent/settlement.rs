@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 /// Other hosts are waited for as long again as this host needed for the job, and at least this long.
 const LEAST_PATIENCE: Duration = Duration::from_secs(60);
 /// A host that cannot be reached for this long is not waited for.
-const GONE_AFTER: Duration = Duration::from_secs(5);
+const UNREACHABLE_AFTER: Duration = Duration::from_secs(5);
 /// Interval between queries of another host's progress: the first, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
 
@@ -89,7 +89,7 @@ fn wait_for(job: &HostJob, (other, ask): (&FleetMember, AskStored<'_>), patience
         match ask(other) {
             Ok((true, has_gain)) => return Some(has_gain),
             Ok(_) => heard = Instant::now(),
-            Err(reason) if heard.elapsed() >= GONE_AFTER => {
+            Err(reason) if heard.elapsed() >= UNREACHABLE_AFTER => {
                 tracing::warn!(reason, "not waited for");
                 return None;
             }

@@ -15,7 +15,7 @@ use std::{
 pub(crate) type PlanPart = (usize, u32);
 
 /// Poll interval of threads that wait for a turn.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// A part is stored in two turns: popular chunks first, then the rest.
 const STORE_TURNS: u32 = 2;
 
@@ -110,7 +110,7 @@ impl TurnTable {
                 state.holder = Some(vm);
                 return true;
             }
-            self.changed.wait_for(&mut state, LOOK);
+            self.changed.wait_for(&mut state, POLL_INTERVAL);
         }
     }
 
@@ -169,7 +169,7 @@ impl TurnTable {
             if ends() {
                 return false;
             }
-            self.changed.wait_for(&mut state, LOOK);
+            self.changed.wait_for(&mut state, POLL_INTERVAL);
         }
         state.round += 1;
         state.is_asked = false;

@@ -25,9 +25,9 @@ use std::{
 };
 
 /// Longest interval between queries of progress.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// First interval; later ones grow.
-const FIRST_LOOK: Duration = Duration::from_millis(20);
+const FIRST_INTERVAL: Duration = Duration::from_millis(20);
 /// Most bytes of VM names in a command.
 const MOST_NAMES_BYTES: usize = 400 << 10;
 /// An agent that does not answer for this long counts as lost.
@@ -202,7 +202,7 @@ impl StartedJob {
         let deadline = Instant::now() + self.timeout;
         let has_other = self.members.len() > 1;
         while has_other && Instant::now() < deadline && !repository.unchecked_popular()?.is_empty() {
-            std::thread::park_timeout(LOOK);
+            std::thread::park_timeout(POLL_INTERVAL);
         }
         self.note_spoilers(repository, report)
     }
@@ -497,7 +497,7 @@ fn wait(begun: &StartedJob, cancel: &CancelFlag, tell: &mut dyn FnMut(&JobReport
     let mut is_cancelled = false;
     let mut report = begun.report();
     begun.note_gone(&mut report);
-    let mut pause = FIRST_LOOK;
+    let mut pause = FIRST_INTERVAL;
     while !report.agents.iter().all(AgentReport::is_over) {
         if cancel.is_cancelled() && !is_cancelled {
             is_cancelled = true;
@@ -506,7 +506,7 @@ fn wait(begun: &StartedJob, cancel: &CancelFlag, tell: &mut dyn FnMut(&JobReport
             }
         }
         std::thread::park_timeout(pause);
-        pause = (pause * 2).min(LOOK);
+        pause = (pause * 2).min(POLL_INTERVAL);
         for ((member, agent), heard) in members.iter().zip(&mut report.agents).zip(&mut heard) {
             if agent.is_over() {
                 continue;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// Longest time whose bytes may be used at once after a pause.
 const BURST: Duration = Duration::from_millis(250);
 /// Poll interval of the cancel flag for a waiting thread.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The flag was set while a thread waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -54,7 +54,7 @@ impl ByteThrottle {
                 bucket.take(bytes, now);
                 return Ok(());
             }
-            self.never_notified.wait_for(&mut bucket, wait.min(LOOK_AGAIN));
+            self.never_notified.wait_for(&mut bucket, wait.min(POLL_INTERVAL));
         }
     }
 }

@@ -47,7 +47,7 @@ use tokio::runtime::Runtime;
 /// Memory for calls. A call that waits for answers counts 1 KiB, so 64 MiB are 65,536 askers.
 const BUDGETS: ClassBudgets = ClassBudgets { control: 4 << 20, small: 64 << 20, bulk: 4 << 20, recovery: 0 };
 /// Poll interval of the stop flag.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Longest time for calls in progress once the server stops.
 const TO_STOP: Duration = Duration::from_secs(10);
 
@@ -134,7 +134,7 @@ impl Server {
     /// Waits until the stop flag is set and all work has ended.
     pub fn wait(self) {
         while !self.shared.stop.load(Ordering::Acquire) {
-            std::thread::park_timeout(LOOK);
+            std::thread::park_timeout(POLL_INTERVAL);
         }
     }
 

@@ -23,7 +23,7 @@ const STALLED: Duration = Duration::from_secs(30);
 /// An asker without answers that is silent for this long is forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(600);
 /// Interval between searches for askers that are gone.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Most bytes of answers in one page, unless a single answer is longer.
 const PAGE_BYTES: usize = 128 << 10;
 
@@ -285,7 +285,7 @@ impl OutboxState {
     /// gone.
     fn drop_stalled(&mut self) {
         let now = Instant::now();
-        if now.duration_since(self.looked) < LOOK {
+        if now.duration_since(self.looked) < POLL_INTERVAL {
             return;
         }
         self.looked = now;

@@ -47,7 +47,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest wait for an answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
 /// Poll interval of the stop flag.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A query.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -129,10 +129,12 @@ pub(super) fn answer(place: &RepositoryPlace, repository: &Arc<Repository>) -> O
                         tracing::debug!(%error, "query not answered");
                     }
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::park_timeout(LOOK),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    std::thread::park_timeout(POLL_INTERVAL)
+                }
                 Err(error) => {
                     tracing::debug!(%error, "no connection accepted");
-                    std::thread::park_timeout(LOOK);
+                    std::thread::park_timeout(POLL_INTERVAL);
                 }
             }
         }

@@ -10,7 +10,7 @@ use copal_backup::{
 use std::time::{Duration, Instant};
 
 /// Poll interval of a VM that another host is backing up.
-const LOOK: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Backs up a VM with the help of all reachable agents.
 pub(super) fn run(
@@ -64,7 +64,7 @@ fn is_free(
         if rest.is_zero() || context.is_ended() {
             return Ok(false);
         }
-        context.pause(LOOK.min(rest));
+        context.pause(POLL_INTERVAL.min(rest));
     }
     Ok(true)
 }

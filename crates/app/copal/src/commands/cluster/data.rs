@@ -21,7 +21,7 @@ use std::{
 };
 
 /// Poll interval of the end of the process.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Longest search of a joining server for the master.
 const TO_JOIN: Duration = Duration::from_secs(30);
 /// Bytes that a new store preallocates; the store grows later.
@@ -78,7 +78,7 @@ pub(crate) fn run(context: &CommandContext<'_>, words: &DataArgs) -> Outcome<()>
     context.output.line(&format!("ready: {} listens at {}{monitored}", home.name, process.address()));
     let mut refused = None;
     while refused.is_none() && !context.is_ended() {
-        refused = process.sent_away(LOOK);
+        refused = process.sent_away(POLL_INTERVAL);
     }
     process.stop();
     stack.close()?;

@@ -20,7 +20,7 @@ use std::{path::Path, time::Duration};
 /// Longest search of a joining master for the leader.
 const TO_JOIN: Duration = Duration::from_secs(30);
 /// Poll interval of the end of the process.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(crate) fn run(context: &CommandContext<'_>, words: &MasterArgs) -> Outcome<()> {
     if let Some(parent) = words.child.end_with_parent {
@@ -67,7 +67,7 @@ pub(crate) fn run(context: &CommandContext<'_>, words: &MasterArgs) -> Outcome<(
             process.stop();
             return Ok(());
         }
-        context.pause(LOOK);
+        context.pause(POLL_INTERVAL);
     }
     let profile = words.dir.join("client.json");
     context.output.message(
@@ -81,7 +81,7 @@ pub(crate) fn run(context: &CommandContext<'_>, words: &MasterArgs) -> Outcome<(
     let stands_by = if process.leads() { "" } else { ", and stands by" };
     let monitored = super::monitored(http.as_deref());
     context.output.line(&format!("ready: the master listens at {}{stands_by}{monitored}", process.address()));
-    context.wait_for_end(LOOK);
+    context.wait_for_end(POLL_INTERVAL);
     process.stop();
     Ok(())
 }

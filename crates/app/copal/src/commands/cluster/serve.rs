@@ -23,7 +23,7 @@ const TO_START: Duration = Duration::from_secs(60);
 /// Longest time for a process to end after the request; then it is killed.
 const TO_END: Duration = Duration::from_secs(8);
 /// Poll interval of ended processes.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 struct ChildProcess {
     name: String,
@@ -207,7 +207,7 @@ impl ServeRun<'_> {
         };
         let end = Instant::now() + TO_START;
         loop {
-            match told.recv_timeout(LOOK) {
+            match told.recv_timeout(POLL_INTERVAL) {
                 Ok(line) => {
                     let line: Value = serde_json::from_str(&line).unwrap_or_default();
                     match line["message_type"].as_str() {
@@ -262,7 +262,7 @@ impl ServeRun<'_> {
             if processes.iter().all(|process| process.has_ended) {
                 return Err(Failure::new(exit::FAILURE, "ended", "all processes of the cluster have ended"));
             }
-            self.context.pause(LOOK);
+            self.context.pause(POLL_INTERVAL);
         }
         Ok(())
     }
@@ -299,7 +299,7 @@ fn stop_all(processes: &mut [ChildProcess]) {
     }
     for process in processes.iter_mut().filter(|process| !process.has_ended) {
         while Instant::now() < end && matches!(process.child.try_wait(), Ok(None)) {
-            crate::commands::rest(LOOK);
+            crate::commands::rest(POLL_INTERVAL);
         }
         let _ = process.child.kill();
         let _ = process.child.wait();

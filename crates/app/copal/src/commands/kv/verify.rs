@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use std::{path::Path, thread::park_timeout, time::Duration};
 
 /// Poll interval of a running scrub.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 const ADVICE: &str =
     "replace it from a replica with `copal kv repair --from`, or keep the readable rows with --salvage";
 
@@ -92,7 +92,7 @@ fn scrub(context: &CommandContext<'_>, path: &Path, store: &Store, rate: u64) ->
             "status",
             json!({ "done_bytes": progress.done_bytes, "total_bytes": progress.total_bytes }),
         );
-        park_timeout(LOOK);
+        park_timeout(POLL_INTERVAL);
     }
     let progress = scrub.wait().map_err(failed)?;
     for problem in &progress.damaged[told..] {

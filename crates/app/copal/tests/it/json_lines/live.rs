@@ -3,7 +3,7 @@
 use super::{Ongoing, Record};
 use crate::{
     disks::{Disk, MIB},
-    doors::have_fuse,
+    exports::have_fuse,
     harness::House,
     live::{Daemon, have_daemon, words},
 };

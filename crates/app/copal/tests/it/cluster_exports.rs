@@ -2,7 +2,7 @@
 
 use crate::{
     cluster::Served,
-    doors::have_fuse,
+    exports::have_fuse,
     harness::Running,
     qemu::{have_qemu, tool},
 };
