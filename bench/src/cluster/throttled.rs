@@ -5,7 +5,8 @@
 //! device.
 
 use copal_device::{
-    AlignedBuf, Completer, Completion, DeviceCounters, Device, DeviceError, Geometry, Io, IoDone, MemoryDevice,
+    AlignedBuf, Completer, Completion, Device, DeviceCounters, DeviceError, Geometry, Io, IoDone,
+    MemoryDevice,
 };
 use std::{
     sync::{

@@ -4,7 +4,8 @@ use anyhow::{Context, Result};
 use bytes::Bytes;
 use copal_device::{DeviceCounters, FileOptions, open_file};
 use copal_object::{
-    Ack, ReadCheck, CreateOptions, ObjectLifetime, MkfsOptions, ObjectId, ObjectKind, Op, OpenOptions, Store, Txn,
+    Ack, CreateOptions, MkfsOptions, ObjectId, ObjectKind, ObjectLifetime, Op, OpenOptions, ReadCheck, Store,
+    Txn,
 };
 use std::path::Path;
 

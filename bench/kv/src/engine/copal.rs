@@ -7,7 +7,7 @@ use crate::{
 };
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
-use copal_device::{Device, FileOptions, DeviceOpenError, open_file};
+use copal_device::{Device, DeviceOpenError, FileOptions, open_file};
 use copal_filter::{Kind as Unit, rules::RuleKind};
 use copal_kv::{
     CacheMode, Durability, FilterMemory, FilterOptions, Keyspace, KeyspaceOptions, Options, Store,
@@ -67,7 +67,9 @@ fn open_released(path: &Path, options: &FileOptions) -> Result<Arc<dyn Device>, 
     let patience = Instant::now() + Duration::from_secs(10);
     loop {
         match open_file(path, options) {
-            Err(DeviceOpenError::Locked { .. }) if Instant::now() < patience => pause(Duration::from_millis(20)),
+            Err(DeviceOpenError::Locked { .. }) if Instant::now() < patience => {
+                pause(Duration::from_millis(20))
+            }
             opened => return opened,
         }
     }

@@ -117,6 +117,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
 const DEVICE_BYTES: u64 = 256 << 20;
 
 /// Result of operations that fit: the tables, and the pages without an owner.
+#[cfg_attr(not(test), expect(dead_code, reason = "tests compare the numbers"))]
 struct DerivedSpace {
     tables: Tables,
     free_pages: u64,
