@@ -6,7 +6,7 @@
 use crate::detect::format::{self, BatchHead, FilePartition, RunHead, RunKind};
 use crate::fleet::messages::{AnswerMessage, AskMessage, MarkerMessage};
 use crate::fleet::network::check_hello;
-use crate::job::plan_file::BackupPlan;
+use crate::plan::plan_file::BackupPlan;
 use copal_codec::Put;
 use copal_proto::messages;
 use prost::Message;

@@ -5,18 +5,17 @@
 //!
 //! - [`limits`]: bounds on memory ([`limits::budget`]), on bytes read and sent ([`limits::throttle`]), and waiting
 //!   times for answers ([`limits::deadline`]).
-//! - [`fleet`]: assignment of ids to agents ([`fleet::partition`], [`fleet::members`]), connections between
-//!   members of a domain ([`fleet::network`]), their messages and commands ([`fleet::messages`],
-//!   [`fleet::control`]).
+//! - [`fleet`]: partitions of the ids and their members ([`fleet::partition`]), connections between members of a
+//!   domain ([`fleet::network`]), their messages and commands ([`fleet::messages`], [`fleet::control`]).
+//! - [`plan`]: the VMs that a host backs up ([`plan::plan_file`]), the scheme of deduplication ([`plan::scheme`]).
 //! - [`detect`]: the answers of an owner, from its runs and the requests of all hosts; [`markers`]: the start of a
 //!   comparison.
-//! - [`asker`]: asks the owners of ids, and receives their answers. [`server`]: receives questions, starts
-//!   comparisons, answers.
+//! - [`asker`]: asks the owners of ids ([`asker::members`]), and receives their answers. [`server`]: receives
+//!   questions, starts comparisons, answers.
 //! - [`rounds`]: division of VMs into parts and rounds.
 //! - [`agent`]: all of this on one host.
-//! - [`job`]: a job on all hosts: the VMs that a host backs up ([`job::plan_file`]), agents that take part
-//!   ([`job::roster`]), the scheme of deduplication ([`job::scheme`]), the coordinator and its report, and the
-//!   settlement of chunks stored twice that agents could not settle with their keys.
+//! - [`job`]: a job on all hosts: the agents that take part ([`job::roster`]), the coordinator and its report.
+//!   [`job::settlement`] handles chunks stored twice that agents could not settle with their keys.
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]
 
@@ -30,6 +29,7 @@ pub mod fuzz;
 pub mod job;
 pub mod limits;
 pub mod markers;
+pub mod plan;
 pub mod rounds;
 pub mod server;
 

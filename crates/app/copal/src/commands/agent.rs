@@ -108,7 +108,8 @@ fn repair_leaks(context: &CommandContext<'_>, words: &Words, repository: &Reposi
     if in_cluster || ExportPins::look(&place).refusal_to_free(repository)?.is_some() {
         return Ok(());
     }
-    let plans = words.plan.iter().filter_map(|file| copal_agent::job::plan_file::BackupPlan::read(file).ok());
+    let plans =
+        words.plan.iter().filter_map(|file| copal_agent::plan::plan_file::BackupPlan::read(file).ok());
     let vms: Vec<String> = plans.flat_map(|plan| plan.vms).map(|vm| vm.vm).collect();
     let limits = (VmStats::LEAK_SHARE_PERCENT, context.memory()?.work);
     let names = vms.iter().map(String::as_str);
@@ -162,7 +163,7 @@ fn check_names(context: &CommandContext<'_>, words: &Words) -> Outcome<bool> {
     }
     let mut owners = std::collections::HashMap::new();
     for (name, file) in words.name.iter().zip(&words.plan) {
-        let plan = copal_agent::job::plan_file::BackupPlan::read(file)
+        let plan = copal_agent::plan::plan_file::BackupPlan::read(file)
             .map_err(|error| Failure::usage(error.to_string()))?;
         for vm in plan.vms {
             if let Some(other) = owners.insert(vm.vm.clone(), name) {

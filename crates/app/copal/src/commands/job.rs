@@ -19,10 +19,9 @@ use copal_agent::{
     job::{
         coordinator::{self, JobError, StartedJob},
         job_report::{AgentReport, JobReport},
-        missing_agent::MissingAgent,
-        scheme::DedupScheme,
         settlement::{self, JobSettlement, SettleOptions},
     },
+    plan::{missing_agent::MissingAgent, scheme::DedupScheme},
 };
 use copal_backup::Repository;
 use copal_node::Access;

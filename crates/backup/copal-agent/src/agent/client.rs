@@ -1,8 +1,8 @@
 //! Queries of a single backup that is no agent's: it asks the reachable agents, and no agent waits for it.
 
 use super::{liveness::alive, patience::HostPatience, peers::tag_of, requests};
+use crate::asker::members::{ResponsibleMembers, partition_bits};
 use crate::asker::{Asker, AskerOptions, FleetMember};
-use crate::fleet::members::{ResponsibleMembers, partition_bits};
 use crate::fleet::network::FleetNetwork;
 use copal_backup::{
     Repository,

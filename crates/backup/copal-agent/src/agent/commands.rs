@@ -17,7 +17,7 @@ use crate::asker::FleetMember;
 use crate::fleet::control;
 use crate::fleet::control::{CommandOutcome, CommandService, refusal};
 use crate::fleet::network::FleetNetwork;
-use crate::job::scheme::DedupScheme;
+use crate::plan::scheme::DedupScheme;
 use crate::rounds::RoundCount;
 use copal_backup::{ListedAgent, Repository};
 use parking_lot::Mutex;

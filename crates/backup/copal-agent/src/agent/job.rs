@@ -17,11 +17,11 @@ use super::{
     status::AgentStatus,
     turns::{TurnEffect, TurnTable},
 };
+use crate::asker::members::ResponsibleMembers;
 use crate::asker::{Asker, AskerOptions, AskerTraffic, FleetMember};
-use crate::fleet::members::ResponsibleMembers;
 use crate::fleet::network::FleetNetwork;
-use crate::job::scheme::DedupScheme;
 use crate::limits::throttle::ByteThrottle;
+use crate::plan::scheme::DedupScheme;
 use copal_backup::{
     BackupRequest, CancelFlag, Collaboration, HolderId, Progress, Repository, SnapshotId, peers::Writer,
 };

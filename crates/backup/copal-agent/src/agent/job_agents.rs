@@ -2,7 +2,7 @@
 //!
 //! Not here: the job itself (`job`), which agents take part in it (`roster`).
 
-use crate::job::missing_agent::MissingAgent;
+use crate::plan::missing_agent::MissingAgent;
 use serde::{Deserialize, Serialize};
 
 /// The agents of a job and their VMs. Each agent of the job keeps this, to answer queries about the job.

@@ -32,9 +32,9 @@ pub use status::{
 mod client;
 
 use crate::fleet::network::FleetNetwork;
-use crate::job::plan_file::PlanError;
 use crate::limits::budget::{BudgetError, MemoryBudget};
 use crate::limits::throttle::ByteThrottle;
+use crate::plan::plan_file::PlanError;
 use crate::server::{Server, ServerOptions};
 use commands::CommandHandler;
 use copal_backup::{Error, Holder, Layout, ListedAgent, Repository};

@@ -1,9 +1,9 @@
 //! The plan of a host for a job: its plan file, read again for each job, and the division of its VMs into
 //! rounds.
 
-use crate::job::plan_file::{BackupPlan, PlanError, PlannedOptions, PlannedSource};
 use crate::limits::budget::DEFAULT_MEMORY_BYTES;
 use crate::limits::throttle::ByteThrottle;
+use crate::plan::plan_file::{BackupPlan, PlanError, PlannedOptions, PlannedSource};
 use crate::rounds;
 use crate::rounds::{ANSWERS_BYTES, CHUNK_BYTES, PAGE_BYTES, RoundCount, RoundLimits, VmChanges};
 use copal_backup::{DiskSource, Error, Repository, parts_of_disk};

@@ -7,8 +7,8 @@ use crate::asker::FleetMember;
 use crate::fleet::control;
 use crate::fleet::control::CommandOutcome;
 use crate::fleet::network::FleetNetwork;
-use crate::job::missing_agent::MissingAgent;
-use crate::job::scheme::DedupScheme;
+use crate::plan::missing_agent::MissingAgent;
+use crate::plan::scheme::DedupScheme;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::time::Duration;
 

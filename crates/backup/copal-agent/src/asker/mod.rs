@@ -20,6 +20,7 @@ mod answers;
 mod batch;
 mod hedge;
 mod member_connection;
+pub mod members;
 mod options;
 mod sender;
 mod split;

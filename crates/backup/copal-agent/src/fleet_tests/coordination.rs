@@ -5,7 +5,7 @@ use crate::agent::requests::{AcceptedReply, AgentCommand};
 use crate::agent::{AgentInfo, AgentStatus, PlanInfo};
 use crate::job::coordinator::{JobError, JobOptions, begin_on};
 use crate::job::roster::JobRoster;
-use crate::job::scheme::DedupScheme;
+use crate::plan::scheme::DedupScheme;
 use twin::Twin;
 
 /// An agent that takes part in each job, or refuses.

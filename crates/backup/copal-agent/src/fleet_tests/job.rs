@@ -6,7 +6,7 @@ use crate::agent::status::sample;
 use crate::agent::{AgentInfo, AgentStatus, PlanInfo};
 use crate::job::coordinator::{JobError, JobOptions, StartedJob, begin_on};
 use crate::job::roster::JobRoster;
-use crate::job::scheme::DedupScheme;
+use crate::plan::scheme::DedupScheme;
 use copal_backup::CancelFlag;
 use parking_lot::Mutex;
 

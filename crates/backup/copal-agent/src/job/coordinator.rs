@@ -8,12 +8,12 @@
 use crate::agent;
 use crate::agent::{AgentStatus, PlanInfo};
 use crate::asker::FleetMember;
-use crate::fleet::members::partition_bits;
+use crate::asker::members::partition_bits;
 use crate::fleet::network::FleetNetwork;
 use crate::job::job_report::{AgentReport, JobReport, spoiling_hosts};
-use crate::job::missing_agent::MissingAgent;
 use crate::job::roster::{JobRoster, plan_of};
-use crate::job::scheme::{DedupScheme, stages};
+use crate::plan::missing_agent::MissingAgent;
+use crate::plan::scheme::{DedupScheme, stages};
 use crate::rounds::RoundCount;
 use agent::requests::{
     AgentsRequest, CancelRequest, NewestRequest, PlanRequest, RunRequest, StatusRequest, call, hex, info,

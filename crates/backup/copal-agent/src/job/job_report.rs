@@ -3,7 +3,7 @@
 //! Not here: querying the agents (`coordinator`), settlement (`settlement`).
 
 use crate::agent::{AgentStatus, VmStatus};
-use crate::job::missing_agent::MissingAgent;
+use crate::plan::missing_agent::MissingAgent;
 use copal_backup::{peers::Writer, popular::SpoiledPack};
 use serde::{Deserialize, Serialize};
 use std::{fmt, time::Duration};

@@ -11,7 +11,7 @@ use crate::agent::liveness::found;
 use crate::agent::requests::{PlanRequest, call, info};
 use crate::asker::FleetMember;
 use crate::fleet::network::FleetNetwork;
-use crate::job::missing_agent::MissingAgent;
+use crate::plan::missing_agent::MissingAgent;
 use copal_backup::{ListedAgent, Repository};
 use std::collections::{BTreeMap, HashSet};
 

@@ -1,10 +1,12 @@
 //! Agents that take no part in a job, and agents that return.
 
 use crate::world::{Fleet, Running};
-use copal_agent::job::{
-    coordinator::{self, JobError, JobOptions},
-    job_report::JobReport,
-    scheme::DedupScheme,
+use copal_agent::{
+    job::{
+        coordinator::{self, JobError, JobOptions},
+        job_report::JobReport,
+    },
+    plan::scheme::DedupScheme,
 };
 use copal_backup::{BackupRequest, CancelFlag, DiskSource, Holder, ListedAgent, Progress, Stage, Unlock};
 use copal_disk::source::file::FileSource;

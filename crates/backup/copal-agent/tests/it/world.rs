@@ -5,8 +5,8 @@ use copal_agent::{
     job::{
         coordinator::{self, JobOptions},
         job_report::JobReport,
-        scheme::DedupScheme,
     },
+    plan::scheme::DedupScheme,
 };
 use copal_backup::{CancelFlag, IndexHome, InitOptions, Layout, Repository, Role, Unlock};
 use copal_volume::MemoryStore;

@@ -2,10 +2,8 @@
 
 use copal_agent::{
     agent::{SettledVm, VmBackup, VmFailure, VmProgress, VmState, VmStatus},
-    job::{
-        job_report::{AgentReport, JobReport},
-        missing_agent::MissingAgent,
-    },
+    job::job_report::{AgentReport, JobReport},
+    plan::missing_agent::MissingAgent,
 };
 use serde::Serialize;
 
