@@ -93,3 +93,27 @@ impl ChunkProfile {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The codes are a disk format: the page of the catalog lists each with its profile.
+    #[test]
+    fn the_page_of_the_catalog_lists_every_code() {
+        let page = include_str!("../../../../docs/formats/backup-catalog.md");
+        let line = page.lines().find_map(|line| line.strip_prefix("Profiles: ")).expect("a line of profiles");
+        let listed: Vec<&str> = line.trim_end_matches('.').split(", ").collect();
+        let expected: Vec<String> = ChunkProfile::ALL
+            .iter()
+            .map(|profile| match (profile.name().strip_prefix("fixed-"), profile.rule()) {
+                (Some(_), CutRule::Fixed { size }) => format!("{} fixed {} KiB", profile.code(), size / 1024),
+                (None, CutRule::Fixed { size }) => {
+                    format!("{} {} (fixed {} KiB)", profile.code(), profile.name(), size / 1024)
+                }
+                (_, CutRule::Content { .. }) => format!("{} {}", profile.code(), profile.name()),
+            })
+            .collect();
+        assert_eq!(listed, expected);
+    }
+}

@@ -93,7 +93,7 @@ fn write(families: &mut FamilyEncoder<'_>, host: &ReplicaHost) -> fmt::Result {
     let clock = *host.clock.lock();
     families.gauge(
         "copal_clock_off_seconds",
-        "How far the clock of this machine is ahead of the cluster's, as the master says.",
+        "How far the clock of this machine is ahead of the cluster's, according to the master.",
         signed_seconds(clock.off_ms),
     )?;
     families.gauge(
@@ -164,7 +164,7 @@ fn journals(families: &mut FamilyEncoder<'_>, host: &ReplicaHost) -> fmt::Result
     )?;
     families.gauge(
         "copal_journal_unstable_operations",
-        "Those that are not known to be on every member.",
+        "Operations in the journals that are not known to be on every member.",
         depth.unstable,
     )?;
     let now_ms = host.map.now_ms();
@@ -179,7 +179,11 @@ fn journals(families: &mut FamilyEncoder<'_>, host: &ReplicaHost) -> fmt::Result
 
 fn engine(families: &mut FamilyEncoder<'_>, host: &ReplicaHost) -> fmt::Result {
     let stats = host.store.kv().stats();
-    families.gauge("copal_memory_bytes", "Memory of the engine's classes together.", stats.memory_bytes)?;
+    families.gauge(
+        "copal_memory_bytes",
+        "Memory of the engine, all classes together.",
+        stats.memory_bytes,
+    )?;
     families.gauge("copal_kv_debt_bytes", "Bytes by which merges are behind.", stats.debt_bytes)?;
     families.gauge("copal_kv_damaged_ranges", "Key ranges that cannot be read.", stats.damaged_ranges)?;
     families.gauge(
@@ -194,18 +198,18 @@ fn engine(families: &mut FamilyEncoder<'_>, host: &ReplicaHost) -> fmt::Result {
         ("copal_kv_batches_total", "Batches that were committed.", stats.writes),
         ("copal_kv_log_groups_total", "Writes of the log; each has a number of batches.", stats.groups),
         ("copal_kv_flushes_total", "Memtables that were written to tables.", stats.flushes),
-        ("copal_kv_merges_total", "Steps of merges.", stats.merges),
-        ("copal_kv_user_bytes_total", "Bytes of keys and values that were given.", stats.user_bytes),
+        ("copal_kv_merges_total", "Merge steps that were done.", stats.merges),
+        ("copal_kv_user_bytes_total", "Bytes of the keys and values that were written.", stats.user_bytes),
         ("copal_device_reads_total", "Read commands of the device.", stats.device_reads),
-        ("copal_device_read_bytes_total", "Bytes they read.", stats.device_read_bytes),
+        ("copal_device_read_bytes_total", "Bytes read from the device.", stats.device_read_bytes),
         ("copal_device_writes_total", "Write commands of the device.", stats.device_writes),
-        ("copal_device_write_bytes_total", "Bytes they wrote.", stats.device_write_bytes),
+        ("copal_device_write_bytes_total", "Bytes written to the device.", stats.device_write_bytes),
         ("copal_device_flushes_total", "Flushes of the device.", stats.device_flushes),
     ] {
         families.counter(name, help, count)?;
     }
     for (name, help, nanos) in [
-        ("copal_kv_paced_seconds_total", "Time that writers were slowed by.", stats.paced_nanos),
+        ("copal_kv_paced_seconds_total", "Time by which writers were slowed.", stats.paced_nanos),
         ("copal_kv_stalled_seconds_total", "Time that writers waited for a flush.", stats.stalled_nanos),
     ] {
         families.counter(name, help, seconds(nanos / 1000))?;

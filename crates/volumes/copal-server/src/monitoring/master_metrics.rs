@@ -94,7 +94,7 @@ fn write(families: &mut FamilyEncoder<'_>, candidate: &MasterCandidate) -> fmt::
     servers(families, &status)?;
     families.gauge("copal_tasks", "Copies in progress or queued.", status.tasks.len())?;
     families.gauge("copal_map_version", "Version of the map.", status.map_version)?;
-    families.gauge("copal_master_term", "Number of the term.", status.master.term)?;
+    families.gauge("copal_master_term", "Number of the leader's term.", status.master.term)?;
     families.gauge(
         "copal_master_clock_off_seconds",
         "How far the clock of this machine is ahead of the cluster's.",
@@ -136,16 +136,20 @@ fn servers(families: &mut FamilyEncoder<'_>, status: &ClusterStatus) -> fmt::Res
     )?;
     type Field = fn(&ServerStatus) -> u64;
     let fields: [(&str, Field, &str); 3] = [
-        ("copal_server_used_bytes", |server| server.used_bytes, "Used bytes."),
-        ("copal_server_capacity_bytes", |server| server.capacity_bytes, "Capacity in bytes."),
-        ("copal_server_groups", |server| server.groups as u64, "Groups that it is a member of."),
+        ("copal_server_used_bytes", |server| server.used_bytes, "Used bytes of a data server."),
+        (
+            "copal_server_capacity_bytes",
+            |server| server.capacity_bytes,
+            "Capacity of a data server in bytes.",
+        ),
+        ("copal_server_groups", |server| server.groups as u64, "Groups that a data server is a member of."),
     ];
     for (metric, value, help) in fields {
         families.gauges(metric, help, servers.iter().map(|server| (labels(server), value(server))))?;
     }
     families.gauges(
         "copal_server_clock_off_seconds",
-        "How far its clock is ahead of the cluster's.",
+        "How far the clock of a data server is ahead of the cluster's.",
         servers.iter().filter_map(|server| {
             let off_ms = server.clock_off_ms?;
             Some((labels(server), signed_seconds(off_ms)))
@@ -153,13 +157,13 @@ fn servers(families: &mut FamilyEncoder<'_>, status: &ClusterStatus) -> fmt::Res
     )?;
     families.gauges(
         "copal_server_shut_out",
-        "1: it takes no part in writes until its clock is right.",
+        "1: the data server takes no part in writes until its clock is right.",
         servers.iter().map(|server| (labels(server), u32::from(server.shut_out))),
     )?;
     let silence = |server: &ServerStatus| seconds(server.silent_ms * 1000);
     families.gauges(
         "copal_server_heartbeat_age_seconds",
-        "Time since its last heartbeat.",
+        "Time since the last heartbeat of a data server.",
         servers.iter().map(|server| (labels(server), silence(server))),
     )
 }

@@ -9,7 +9,12 @@ use crate::net::traffic::{CallRecord, CloseReason, TrafficCounters};
 use copal_client::machine;
 use copal_proto::{Method, messages::failure::Code};
 use copal_volume::group::Role;
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    sync::Arc,
+    time::Duration,
+};
 
 /// Metrics of a data server whose values depend on the engine, the kernel or the time.
 const OF_DATA: [&str; 4] =
@@ -63,4 +68,69 @@ async fn the_page_of_a_data_server_stays() {
     let pages = DataMetrics { host: Arc::clone(&scene.host), traffic: traffic() };
     let page = normalised(&pages.metrics().unwrap(), &OF_DATA);
     assert_eq!(page, include_str!("tests/data_server.txt"), "{page}");
+}
+
+/// One row per metric of a page: name, type, labels, help.
+fn rows(page: &str) -> BTreeMap<String, [String; 3]> {
+    let mut rows: BTreeMap<String, [String; 3]> = BTreeMap::new();
+    for line in page.lines() {
+        if let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')) {
+            rows.entry(name.to_owned()).or_default()[2] = help.to_owned();
+        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' '))
+        {
+            rows.entry(name.to_owned()).or_default()[0] = kind.to_owned();
+        } else if let Some((name, labels)) = line.split_once('{') {
+            let name = ["_bucket", "_sum", "_count"]
+                .iter()
+                .find_map(|end| {
+                    name.strip_suffix(end).filter(|family| rows.contains_key(*family)).map(str::to_owned)
+                })
+                .unwrap_or_else(|| name.to_owned());
+            // The upper end of a bucket belongs to the type.
+            let names = labels.split("=\"").filter_map(|part| part.rsplit([',', '{', '"']).next());
+            let names: Vec<String> = names
+                .filter(|label| {
+                    label.chars().all(|c| c.is_ascii_lowercase() || c == '_')
+                        && !label.is_empty()
+                        && *label != "le"
+                })
+                .map(|label| format!("`{label}`"))
+                .collect();
+            if let Some(row) = rows.get_mut(&name).filter(|row| row[1].is_empty()) {
+                row[1] = names.join(", ");
+            }
+        }
+    }
+    rows
+}
+
+/// `docs/operating-a-cluster.md` lists the metrics of all pages. `COPAL_WRITE_GOLDEN=1` writes the table.
+#[test]
+fn the_operating_page_lists_every_metric() {
+    const BEGIN: &str = "<!-- metrics: begin -->\n";
+    const END: &str = "<!-- metrics: end -->";
+    let data = rows(include_str!("tests/data_server.txt"));
+    let mut master = rows(include_str!("../master/leadership/tests/follower.txt"));
+    master.extend(rows(include_str!("../master/leadership/tests/leader.txt")));
+    let names: BTreeSet<&String> = data.keys().chain(master.keys()).collect();
+    let mut table = "| metric | on | type | labels | meaning |\n|---|---|---|---|---|\n".to_owned();
+    for name in names {
+        let (on, row) = match (data.get(name), master.get(name)) {
+            (Some(row), Some(_)) => ("both", row),
+            (Some(row), None) => ("data", row),
+            (None, Some(row)) => ("master", row),
+            (None, None) => unreachable!("the name is of one of them"),
+        };
+        let [kind, labels, help] = row;
+        writeln!(table, "| `{name}` | {on} | {kind} | {labels} | {help} |").unwrap();
+    }
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/operating-a-cluster.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    let (before, rest) = page.split_once(BEGIN).expect("the page has the begin of the table");
+    let (listed, after) = rest.split_once(END).expect("the page has the end of the table");
+    if std::env::var_os("COPAL_WRITE_GOLDEN").is_some() {
+        std::fs::write(path, format!("{before}{BEGIN}{table}{END}{after}")).unwrap();
+    } else {
+        assert_eq!(listed, table, "run this test with COPAL_WRITE_GOLDEN=1 and read the difference");
+    }
 }

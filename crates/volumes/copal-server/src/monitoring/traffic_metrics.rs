@@ -64,8 +64,14 @@ fn admitted(families: &mut FamilyEncoder<'_>, traffic: &TrafficCounters) -> fmt:
     type Bytes = fn(&ClassUsage) -> u64;
     let gauges: [(&str, &str, Bytes); 3] = [
         ("copal_admitted_bytes", "Bytes that calls in progress hold, by class.", |of| of.held_bytes),
-        ("copal_admitted_peak_bytes", "The most that they held at a time.", |of| of.peak_bytes),
-        ("copal_admitted_limit_bytes", "The most that they may hold.", |of| of.limit_bytes),
+        ("copal_admitted_peak_bytes", "Most bytes that calls in progress held at a time, by class.", |of| {
+            of.peak_bytes
+        }),
+        (
+            "copal_admitted_limit_bytes",
+            "Limit of the bytes that calls in progress may hold, by class.",
+            |of| of.limit_bytes,
+        ),
     ];
     for (name, help, bytes) in gauges {
         let samples = each.iter().map(|(class, counted)| ([("class", *class)], bytes(counted)));
@@ -74,7 +80,7 @@ fn admitted(families: &mut FamilyEncoder<'_>, traffic: &TrafficCounters) -> fmt:
     let refused = each.iter().map(|(class, counted)| ([("class", *class)], counted.refused));
     families.counters(
         "copal_calls_without_room_total",
-        "Calls refused for lack of memory, to be retried.",
+        "Calls refused for lack of memory; clients retry them.",
         refused,
     )
 }
