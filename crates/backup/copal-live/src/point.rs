@@ -4,16 +4,18 @@
 //! copies of the old bitmaps for readers. So a new bitmap and a copy of an old one may name a write too many,
 //! but never one too few.
 
+mod held_disk;
+
 use crate::qmp::{QemuVersion, QmpClient, QmpError};
 use crate::{
     answers::{
-        nodes::{self, BlockNode, DirtyBitmap},
+        nodes::{self, BlockNode},
         schema::QemuFeatures,
     },
     error::LiveError,
     fleece::{self, SessionDirectory},
     freeze::{FrozenGuest, agent_socket},
-    images, iothreads,
+    iothreads,
     marks::{self, NewBitmap},
     names::{BitmapOwner, SessionName, SessionPart},
     pause,
@@ -21,21 +23,19 @@ use crate::{
     self_test::{self, SelfTestContext},
     sweep::sweep,
     teardown::{clear, find_live_session, remove_bitmap, tear_down_leftovers},
-    write_path::{QemuState, WritePath, redirect},
+    write_path::{QemuState, redirect},
 };
 use copal_backup::DiskSource;
 use copal_disk::source::{
-    BitmapState, ChangedExtents, ContentEvidence, ImageReport,
+    BitmapState, ChangedExtents,
     nbd::{NbdSource, ReadMode},
 };
 use copal_nbd::{ServerAddress, Uri};
+use held_disk::HeldDisk;
 use serde_json::json;
 use std::{
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 use uuid::Uuid;
@@ -78,28 +78,6 @@ pub struct PointInTime {
     read_mode: ReadMode,
     is_frozen: bool,
     warnings: Vec<String>,
-}
-
-/// State of one disk.
-#[derive(Debug)]
-struct HeldDisk {
-    disk: LiveDisk,
-    size_bytes: u64,
-    bound_bytes: u64,
-    path: WritePath,
-    /// Granularity of the usable old bitmap, or the reason why there is none.
-    old: Result<u64, String>,
-    /// Name of the bitmap that begins here, or the reason why there is none.
-    new: Result<String, String>,
-    /// The sentinel of the new bitmap.
-    begun: Option<marks::NewSentinel>,
-    has_map: bool,
-    identity: String,
-    content: ContentEvidence,
-    /// Findings about the files of its images.
-    images: ImageReport,
-    /// QEMU has refused to read the disk.
-    is_refused: Arc<AtomicBool>,
 }
 
 impl PointInTime {
@@ -534,95 +512,6 @@ impl Drop for PointInTime {
             tracing::warn!("{warning}");
         }
     }
-}
-
-impl HeldDisk {
-    fn of(
-        disk: &LiveDisk,
-        vm: &LiveVm,
-        qemu: &QemuState,
-        features: &QemuFeatures,
-    ) -> Result<HeldDisk, LiveError> {
-        let nodes = &qemu.nodes;
-        let Some(node) = nodes::find(nodes, &disk.node) else {
-            // QEMU generates names that begin with a hash; they are listed only if there are no others.
-            let mut known: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
-            if known.iter().any(|name| !name.starts_with('#')) {
-                known.retain(|name| !name.starts_with('#'));
-            }
-            known.sort();
-            return Err(LiveError::NoNode { disk: disk.name.clone(), node: disk.node.clone(), known });
-        };
-        qemu.refuse_other_disk(disk, node)?;
-        let path = qemu.path_to(node).map_err(|writers| LiveError::NoWay {
-            disk: disk.name.clone(),
-            node: disk.node.clone(),
-            writers,
-        })?;
-        // Where a full image would make guest writes fail, the image is as large as the disk.
-        let limit = match features.has_break_snapshot {
-            true => vm.fleece.limit_millionths,
-            false => 1_000_000,
-        };
-        Ok(HeldDisk {
-            disk: disk.clone(),
-            size_bytes: node.size_bytes,
-            bound_bytes: fleece::bound_bytes(node.size_bytes, limit),
-            path,
-            old: usable_bitmap(disk, node, features).map(|bitmap| bitmap.granularity),
-            new: Err("it has not begun".into()),
-            begun: None,
-            has_map: false,
-            identity: images::identity(node, qemu),
-            content: images::content(node),
-            images: images::look(disk, node, qemu)?,
-            is_refused: Arc::default(),
-        })
-    }
-}
-
-/// The bitmap that has recorded the writes since the newest snapshot, or the reason why it is unusable.
-fn usable_bitmap<'a>(
-    disk: &LiveDisk,
-    node: &'a BlockNode,
-    features: &QemuFeatures,
-) -> Result<&'a DirtyBitmap, String> {
-    let Some(name) = &disk.began_with_base else {
-        return Err("the newest snapshot names no dirty bitmap of this disk".into());
-    };
-    if !features.has_timeout {
-        return Err("this QEMU has no cbw-timeout (it came with 7.1), so its bitmap is not used".into());
-    }
-    let Some(bitmap) = node.bitmap(name) else {
-        return Err(format!(
-            "the node {} has no dirty bitmap {name}, which began with the newest snapshot: it was removed, or QEMU was \
-             restarted and the image does not store it",
-            node.name
-        ));
-    };
-    let fault = if bitmap.is_inconsistent {
-        "is inconsistent: QEMU was killed while it recorded"
-    } else if !bitmap.is_recording {
-        "is disabled: it has not recorded the writes"
-    } else if bitmap.is_busy {
-        "is in use by another program"
-    } else {
-        return match &disk.sentinel {
-            Some(sentinel) if !is_untouched(sentinel, node) => Err(format!(
-                "the dirty bitmap {name} has lost its sentinel {}, or the sentinel was changed: the bitmap may have been created again",
-                sentinel.name
-            )),
-            _ => Ok(bitmap),
-        };
-    };
-    Err(format!("the dirty bitmap {name} {fault}"))
-}
-
-/// Whether a sentinel is unchanged.
-fn is_untouched(sentinel: &BitmapState, node: &BlockNode) -> bool {
-    node.bitmap(&sentinel.name).is_some_and(|found| {
-        !found.is_inconsistent && !found.is_recording && found.dirty_bytes == sentinel.dirty_bytes
-    })
 }
 
 /// Gives the extents of a copy the name of the original bitmap.

@@ -8,6 +8,7 @@ mod backup;
 mod bitmap;
 mod client;
 mod cluster;
+mod cluster_process;
 mod export;
 mod global;
 mod key;
@@ -25,9 +26,10 @@ pub(crate) use backup::{BackupArgs, FormatWord, FreezeWord};
 pub(crate) use bitmap::{BitmapCommand, BitmapLs, BitmapRm};
 pub(crate) use client::ClientCommand;
 pub(crate) use cluster::{
-    DataArgs, DiskCommand, DoctorArgs, EventsArgs, FileArgs, FsArgs, FsCommand, GroupCommand, MasterArgs,
-    MetaCommand, NodeCommand, RebalanceCommand, ServeArgs, StatusArgs, TransferWord,
+    DiskCommand, DoctorArgs, EventsArgs, FileArgs, FsArgs, FsCommand, GroupCommand, MetaCommand, NodeCommand,
+    RebalanceCommand, StatusArgs, TransferWord,
 };
+pub(crate) use cluster_process::{DataArgs, MasterArgs, ServeArgs};
 pub(crate) use export::{MountArgs, NbdArgs};
 pub(crate) use global::{CommonArgs, WaitCondition};
 pub(crate) use key::{KeyAdd, KeyCommand, KeyRm, RoleWord};
