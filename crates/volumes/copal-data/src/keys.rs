@@ -25,7 +25,7 @@ pub(crate) fn group(group: GroupId) -> [u8; GROUP_LEN] {
     group.0.to_be_bytes()
 }
 
-/// Key of a tombstone (`tombstones`).
+/// Key of a tombstone (`tombs`).
 pub(crate) fn tombstone(of: GroupId, fid: FileId) -> [u8; 20] {
     let mut key = [0; 20];
     key[..4].copy_from_slice(&group(of));
@@ -33,7 +33,7 @@ pub(crate) fn tombstone(of: GroupId, fid: FileId) -> [u8; 20] {
     key
 }
 
-/// Key of a further tombstone of the same file id, for another volume or name (`tombstones`). It follows the
+/// Key of a further tombstone of the same file id, for another volume or name (`tombs`). It follows the
 /// first.
 pub(crate) fn second_tombstone(of: GroupId, fid: FileId, vid: VolumeId, name: &[u8]) -> Vec<u8> {
     let mut key = tombstone(of, fid).to_vec();

@@ -3,10 +3,13 @@
 //!
 //! The sender learns of a hop that is unreachable or silent, and serves it directly with the same ids. A hop
 //! decides about an operation as if the sender had called it directly (`server`); the sender decides when an
-//! operation is complete. Rule: VOL-32, docs/design/cluster.md
-//! Paper: beanfs §3.4.4 (serial multicast)
+//! operation is complete.
+//!
 //! Each hop receives the caller's permit, since one hop may know of a newer writer lease than another. It
 //! checks the permit again when the bytes are complete.
+//!
+//! Rule: VOL-32, docs/design/cluster.md
+//! Paper: beanfs §3.4.4 (serial multicast)
 //! Invariant: bytes are forwarded only to members of the group in this server's own view.
 
 use crate::data::server::{DataServer, confirm_of, create, delete_of};

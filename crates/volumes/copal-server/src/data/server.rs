@@ -135,8 +135,8 @@ impl DataServer {
         }
     }
 
-    /// Refuses a volume that no master has created. Volume numbers of a group ascend, so one above the known
-    /// ones is asked of a master once.
+    /// Refuses a volume that no master has created. Volume numbers of a group ascend: a master is asked once
+    /// about a number above the known ones.
     async fn require_known_volume(&self, vid: VolumeId) -> Result<(), Status> {
         let group = vid.birth_group();
         let highest = self.known_volumes.lock().get(&group).copied().unwrap_or(0);

@@ -22,7 +22,7 @@ const LENGTH_LEN: usize = 4;
 pub(crate) enum IncomingRequest {
     /// An admitted request and its memory.
     Admitted(WireFrame, AdmittedBytes),
-    /// ChainA later frame of a chain, covered by the memory of its first frame.
+    /// A later frame of a chain, covered by the memory of its first frame.
     ChainPart(WireFrame),
     /// A request without free memory. The body of a long one was skipped.
     Refused(WireFrame, Status),

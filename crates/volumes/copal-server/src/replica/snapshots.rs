@@ -11,12 +11,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// DonorSnapshots at a time: each one retains rows deleted since.
+/// Open snapshots at a time: each one retains rows deleted since.
 const MAX_OPEN: usize = 64;
 /// Idle time after which a snapshot expires.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// DonorOpen snapshots by number.
+/// Open snapshots by number.
 #[derive(Default)]
 pub(crate) struct DonorSnapshots {
     open: Mutex<(u64, BTreeMap<u64, OpenSnapshot>)>,

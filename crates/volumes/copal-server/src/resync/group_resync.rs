@@ -83,7 +83,7 @@ impl From<FetchError> for ResyncError {
     }
 }
 
-/// Whether a disk copies part in operations of a view.
+/// Whether a disk takes part in operations of a view.
 fn takes_part(view: &View, disk: DiskId) -> bool {
     view.role(disk).is_some_and(Role::takes_writes)
 }

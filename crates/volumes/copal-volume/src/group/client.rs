@@ -114,7 +114,7 @@ pub enum OperationRefusal {
     QuotaExceeded {
         /// The volume's quota in bytes.
         quota: u64,
-        /// Bytes of the refused create.
+        /// Bytes of live files.
         used: u64,
         /// Bytes of the refused create.
         wanted: u64,

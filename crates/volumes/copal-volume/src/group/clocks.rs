@@ -58,8 +58,8 @@ pub fn is_seal_in_future(below: Bucket, reference_ms: u64) -> bool {
     below.0 > Bucket::first_open(reference_ms).0.saturating_add(SEAL_SLACK)
 }
 
-/// Limits a seal, or a stable point, that lies in the future of the reference: it keeps everything up to now,
-/// and no operation that a right clock has yet to draw.
+/// Limits a seal, or a stable point, that lies in the future of the reference: the result covers everything up
+/// to now, and no operation that a right clock has yet to draw.
 #[must_use]
 pub fn without_future(below: Bucket, reference_ms: u64) -> Bucket {
     match is_seal_in_future(below, reference_ms) {
