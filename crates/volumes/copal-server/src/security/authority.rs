@@ -93,7 +93,8 @@ impl CertificateAuthority {
         self.identity_of(params)
     }
 
-    /// As [`CertificateAuthority::identity`], with a certificate that does not expire.
+    /// As [`CertificateAuthority::identity`], with a certificate that does not expire: for peers that judge no
+    /// certificate by a clock.
     /// # Errors
     /// As [`CertificateAuthority::identity`].
     pub fn lasting_identity(&self, name: &str) -> Result<TlsIdentity, AuthorityError> {
