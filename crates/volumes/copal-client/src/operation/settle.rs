@@ -21,7 +21,7 @@ use bytes::Bytes;
 use copal_codec::crc32c;
 use copal_proto::{id, messages};
 use copal_volume::{
-    FileId, OpId, SettleChoice, SettleOutcome, UNKNOWN_FILE_NAME, VolumeError, VolumeId,
+    FileId, OpId, SettleChoice, SettleOutcome, UNKNOWN_FILE_NAME, VolumeError, VolumeId, check_file_name,
     group::{Epoch, MAX_OP_AHEAD_MS},
 };
 use std::{sync::Arc, time::Instant};
@@ -140,6 +140,9 @@ async fn complete(
 }
 
 /// The body of a file for the replicas that lack it: in memory up to one piece, otherwise staged on them.
+/// # Errors
+/// `InvalidName`: the replica that holds the file returned a name that no file may have. `Corrupt`: the bytes do not
+/// match the checksum of the file. Otherwise as the replicas refuse.
 async fn fetch_body(
     operations: &OperationRunner,
     vid: VolumeId,
@@ -149,6 +152,8 @@ async fn fetch_body(
 ) -> Result<FileBody, VolumeError> {
     let if_file = Some(FileId(id(head.fid)));
     let info = file_info(Some(head.clone()))?;
+    // A replica returned the name.
+    check_file_name(name)?;
     let reader = operations.reader();
     if info.size <= PIECE_BYTES as u64 {
         let (bytes, _) = reader.get(vid, name, 0..info.size, if_file, end).await?;
