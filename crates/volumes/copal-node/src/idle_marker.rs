@@ -4,6 +4,7 @@
 //! for an effect of the kill.
 //!
 //! The object store itself has neither thread nor clock. The thread ends with its owner.
+//!
 //! Invariants
 //! - A store with continuous writes is never marked: a mark costs a flush.
 

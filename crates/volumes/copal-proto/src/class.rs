@@ -84,7 +84,7 @@ impl CallCost {
         CallCost { class, bytes }
     }
 
-    /// Cost of a call whose length only is known.
+    /// Cost of a call of which only the method and the length are known. `None`: an unknown method.
     pub fn of_length(method: Option<Method>, bytes: usize) -> CallCost {
         let class = method.map_or(CallClass::Bulk, |method| CallCost::of(method, &Bytes::new()).class);
         let class = if class == CallClass::Small { client_class(bytes) } else { class };

@@ -160,7 +160,7 @@ methods! {
     AnnounceAbsence = 123,
     /// Operator to master: declare a server that is down lost.
     LoseServer = 124,
-    /// Operator to master: put the copy of a group first in the recovery queue.
+    /// Operator to master: copy a group before others of its age.
     BoostGroup = 125,
     /// Operator to master: move a replica of a group.
     MoveGroup = 126,

@@ -79,7 +79,7 @@ type Answer = Result<Bytes, CallError>;
 /// Calls in progress, by number; `None`: the connection broke.
 type PendingCalls = Arc<Mutex<Option<BTreeMap<u64, AnswerSender>>>>;
 
-/// Receives the answers of a call.
+/// Passes answers to the caller that waits for them.
 enum AnswerSender {
     /// Of a call with one answer.
     One(oneshot::Sender<Answer>),

@@ -1,8 +1,9 @@
 //! Deadline of a task: its calls get at most the time that is left, and send that time to the server.
 //!
 //! A server works for a call until the caller's deadline, and so do the servers that it calls. Work that must be
-//! completed although its caller has given up runs under [`without_deadline`]. Rule: VOL-30,
-//! docs/design/cluster.md.
+//! completed although its caller has given up runs under [`without_deadline`].
+//!
+//! Rule: VOL-30, docs/design/cluster.md
 //! Invariant: no call takes longer than [`MAX_CALL_TIME`].
 
 use crate::net::machine;

@@ -2,7 +2,9 @@
 //!
 //! The client sends the bytes once. Each hop answers for itself, in any order. A hop without an answer is called
 //! directly, with the same ids. Whether the operation is complete is decided from these answers like from any
-//! others (`copal_volume::group::ClientOp`). Rule: VOL-32, docs/design/cluster.md
+//! others (`copal_volume::group::ClientOp`).
+//!
+//! Rule: VOL-32, docs/design/cluster.md
 //! Paper: beanfs §3.4.4 (parallel or serial multicast, chosen at run time)
 
 use crate::{

@@ -22,7 +22,7 @@ pub(crate) struct SharedState {
     pub(crate) watchers: MapWatchers,
 }
 
-/// Threads that wait for a new map, and the hook that is called for each.
+/// Threads that wait for a new map, and the hook that is called for each new map.
 #[derive(Default)]
 pub(crate) struct MapWatchers {
     waiting: Condvar,

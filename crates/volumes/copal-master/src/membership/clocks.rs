@@ -125,7 +125,7 @@ fn update_reference(state: &mut LeaderState, now_ms: u64) -> MasterResult<bool> 
         }
         state.notify_watchers();
     }
-    // After the store of the reference that follows from it.
+    // Stored after the reference, so a reader that sees the flag also sees the reference with a server's clock.
     state.shared.has_server_clock.store(state.clocks.has_server_clock, Ordering::Release);
     let now_ms = now_ms.saturating_add_signed(if is_moved { step_ms } else { 0 });
     report_wrong_clocks(state, now_ms)?;

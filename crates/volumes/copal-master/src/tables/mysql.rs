@@ -1,7 +1,8 @@
 //! The master's tables in MySQL or MariaDB: several masters share them, and one leads.
 //!
 //! Paper: beanfs §3.4.1, §4.2 (stand-by masters; here they share the database instead of following one
-//! another) Format: docs/formats/master-mysql.md v1
+//! another)
+//! Format: docs/formats/master-mysql.md v1
 //! Invariants
 //! - The database's clock alone ends leases.
 //! - Every change of a leader is fenced (`connection`), so a master that was paused beyond its lease changes

@@ -111,7 +111,7 @@ pub struct BoostReport {
     pub group: u32,
     /// Whether it lacks a replica in sync.
     pub lacks: bool,
-    /// How often its copy was put first; absent: it lacks none.
+    /// Number of its boosts, each by an operator; absent: it lacks none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boost: Option<u32>,
     /// Copies ahead of it in the queue; null: its copy does not wait; absent: it lacks none.

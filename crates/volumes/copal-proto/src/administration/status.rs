@@ -20,7 +20,7 @@ pub struct ClusterStatus {
     pub recovery: RecoveryStatus,
     /// Version of the map.
     pub map_version: u64,
-    /// Removed volumes whose files are not deleted on all replicas yet.
+    /// Removed volumes of which some replica may not know yet.
     pub gone_volumes: usize,
     /// Release of the master.
     pub version: String,
@@ -61,7 +61,7 @@ pub struct ServerStatus {
     pub full: bool,
     /// Whether its host ran out of space inside a write: it accepts no operation before its next start.
     pub host_full: bool,
-    /// End of its announced absence, ms since 1970.
+    /// End of its announced absence, ms since 1970; null: none is announced.
     #[serde(deserialize_with = "nullable")]
     pub announced_until_ms: Option<u64>,
     /// Deviation of its clock from the reference, ms; null: not measured.
@@ -125,7 +125,7 @@ pub struct TaskPriority {
     /// Time of the replica's loss, ms since 1970.
     #[serde(deserialize_with = "nullable")]
     pub since_ms: Option<u64>,
-    /// How often an operator put it first.
+    /// Number of its boosts, each by an operator.
     #[serde(deserialize_with = "nullable")]
     pub boost: Option<u32>,
 }
@@ -145,7 +145,7 @@ pub struct RecoveryStatus {
     /// Seconds until the queue is empty; null: not known.
     #[serde(deserialize_with = "nullable")]
     pub ends_in_s: Option<u64>,
-    /// Why no task starts; null: tasks start.
+    /// Why only ordered tasks start; null: all may start.
     #[serde(deserialize_with = "nullable")]
     pub hold: Option<String>,
     /// Obstacles to tasks, a sentence each.

@@ -197,7 +197,7 @@ fn when_all_clocks_are_set_anew_nothing_fails_and_leases_last_as_long_as_before(
         house.leader_ms = step_ms;
         house.pass(4);
         assert_eq!(house.master.reference_ahead_ms(), step_ms);
-        // Nobody counts as silent since the clocks were set.
+        // No server counts as silent because the clocks were set.
         let fell_silent = house.events().contains("taken for failed");
         assert!(!fell_silent, "{}", house.events());
         for number in 1..=3 {

@@ -2,6 +2,7 @@
 //!
 //! SQLite applies a log beside a database to that database, even if it was written for another one. Therefore
 //! no database may lie beside the log of another.
+//!
 //! Invariants
 //! - At each step, and after a power cut at any step, the name of the database belongs to the old one with its
 //!   logs, to no file, or to the new one without any log.

@@ -1,7 +1,9 @@
 //! Definitions of the tables.
 //!
 //! Every table has a primary key. No statement needs named locks, triggers or two-phase commits, which Galera
-//! and TiDB lack. Format: docs/formats/master-mysql.md v1
+//! and TiDB lack.
+//!
+//! Format: docs/formats/master-mysql.md v1
 
 use crate::tables::meta_store::MetaError;
 use crate::tables::sql::{SqlError, SqlResult, checked};
@@ -43,7 +45,7 @@ const TABLES: [&str; 14] = [
     "CREATE TABLE IF NOT EXISTS copal_schema (id TINYINT UNSIGNED PRIMARY KEY, version INT UNSIGNED NOT NULL) ENGINE=InnoDB",
 ];
 
-/// Databases that were made before them get these when they are opened.
+/// Tables of later releases; an older database gets them when it is opened.
 const ADDED: [&str; 4] = [
     "CREATE TABLE IF NOT EXISTS client (name VARBINARY(64) PRIMARY KEY, path VARBINARY(4096) NOT NULL,
     rights INT UNSIGNED NOT NULL, made BIGINT UNSIGNED NOT NULL) ENGINE=InnoDB",
@@ -57,7 +59,7 @@ const ADDED: [&str; 4] = [
 /// "There is no such table."
 const NO_SUCH_TABLE: u16 = 1146;
 
-/// Makes the tables where there are none; several masters may do so at once.
+/// Creates missing tables; several masters may do so at once.
 pub(super) fn make(connection: &mut Conn) -> Result<(), MetaError> {
     if let Some(version) = version(connection)? {
         check(version)?;
