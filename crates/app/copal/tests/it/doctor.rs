@@ -118,7 +118,7 @@ fn who_was_away_when_a_master_was_lost_takes_over_what_it_missed() {
         let refused = cluster.run(&["master", "--dir", "c/master"]);
         assert_eq!(refused.status.code(), Some(21), "{refused:?}");
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert!(said.contains("has heard of") && said.contains("--after-restore"), "{said}");
+        assert!(said.contains("has seen term") && said.contains("--after-restore"), "{said}");
     }
     cluster.good(&["meta", "restore", "--dir", "c/master", "kept"]);
     let refused = cluster.run(&["master", "--dir", "c/master"]);

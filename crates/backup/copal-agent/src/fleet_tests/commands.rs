@@ -84,7 +84,7 @@ fn a_long_command_holds_up_neither_asking_nor_other_commands_nor_the_end() {
         let other = scope.spawn(|| call("wait"));
         has_begun.recv_timeout(HANG).unwrap();
         let refused = call("short").unwrap();
-        assert!(refused["error"].as_str().unwrap().contains("under way"), "{refused}");
+        assert!(refused["error"].as_str().unwrap().contains("in progress"), "{refused}");
         tell.send(()).unwrap();
         tell.send(()).unwrap();
         assert_eq!(long.join().unwrap().unwrap(), json!("done"));
