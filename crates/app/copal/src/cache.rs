@@ -1,7 +1,9 @@
 //! The store in which an agent caches the index of a repository in a cluster.
 //!
 //! The cache holds no other copy of data, so a damaged one is created again. A mark file shows that Copal
-//! created the directory. Invariants
+//! created the directory.
+//!
+//! Invariants
 //! - Without the mark, nothing in a directory is written or removed, unless the directory is empty or new.
 //! - With the mark, only the files of a store are removed.
 //!

@@ -88,7 +88,7 @@ pub(crate) struct DumpArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Without --deep, the command checks names and space accounts and walks every entry; --deep also \
-reads every byte of tables and values. With --rate it only reads, at that pace: for use on a busy disk. \
+reads every byte of tables and values. With --rate it only reads tables and values, at that pace: for use on a busy disk. \
 Damage gives exit code 20.
 
 Examples:

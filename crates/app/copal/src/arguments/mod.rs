@@ -143,7 +143,7 @@ fn hide(command: clap::Command, common: &[clap::Id]) -> clap::Command {
 }
 
 const STATS_HELP: &str = "\
-Disks as they were is the sum of the disk sizes over all snapshots. In packs is their size after deduplication and compression. \
+`Disks as they were` is the sum of the disk sizes over all snapshots, `In packs` their size after deduplication and compression. \
 The store uses free space inside its file before the file grows; the file does not shrink.
 
 Examples:

@@ -96,8 +96,8 @@ pub(crate) struct HoldArgs {
 #[command(after_help = "\
 A snapshot is doubtful if its backup continued despite a warning: a disk was smaller than before, looked like another format, lost \
 the end of its backing file, was written during the read, or was suddenly blank. `copal ls` shows the warning. A doubtful snapshot \
-can be restored like any other. Retention also keeps good snapshots, and the next backup compares its disks with the newest good \
-one. An accepted snapshot counts as good.
+can be restored like any other. It never takes the place of a good one in retention, and the next backup compares its disks with \
+the newest good one. An accepted snapshot counts as good.
 
 Examples:
   copal accept 3fa8c1d2
@@ -116,8 +116,8 @@ pub(crate) struct AcceptArgs {
 A pack that no snapshot needs is removed at once; a pack that is needed in part stays until `copal prune` rewrites it. Snapshots \
 that are named here are forgotten first; held ones are refused.
 
-In a fleet, the command finds frames that only forgotten snapshots of a VM used by the summary vectors of the remaining snapshots, \
-without reading these. Such frames count as free at once, and a pack that is mostly dead is rewritten. About one dead frame in a \
+In a fleet, the command looks up the references of the forgotten snapshots in the summary vectors of the VM's remaining snapshots, \
+which it does not read. Frames that none of these needs count as free at once, and a pack that is mostly dead is rewritten. About one dead frame in a \
 thousand is kept by chance; `copal repair leak` finds them. A VM that is being backed up is skipped.
 
 Examples:

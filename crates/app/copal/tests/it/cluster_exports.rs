@@ -64,7 +64,7 @@ fn doors_are_read_to_the_end_while_a_server_is_killed() {
     assert!(all == bytes, "the mount shows something else");
     drop(file);
     tool("nbdcopy", &[&format!("nbd+unix:///?socket={socket}"), &copy]);
-    assert!(std::fs::read(&copy).unwrap() == bytes, "the door serves something else");
+    assert!(std::fs::read(&copy).unwrap() == bytes, "the export serves something else");
 
     for door in [served, mounted] {
         door.signal(Signal::TERM);

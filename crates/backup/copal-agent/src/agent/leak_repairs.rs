@@ -3,7 +3,8 @@
 //! Paper: low-profile-dedup §4 (leak repair, threshold tau)
 //!
 //! A repair removes data and needs the repository of this process for itself. So it runs only with a key that
-//! may delete. It is postponed while an export shows a forgotten snapshot. A new backup ends it first.
+//! may delete. It is postponed while an export shows a forgotten snapshot. A new backup ends the repair before
+//! it begins.
 
 use copal_backup::{CancelFlag, Error, Repository, Role, Silent};
 use serde::{Deserialize, Serialize};

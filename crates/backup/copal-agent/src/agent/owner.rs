@@ -27,7 +27,7 @@ type JobRound = ([u8; 16], u32);
 /// Number of partition bits, and a partition.
 type PartitionPlace = (u8, u32);
 
-/// Answers for partitions, whichever they are: the asker chooses the owner.
+/// Answers for every partition that it is asked about: the asker chooses the owner.
 pub(crate) struct PartitionOwner {
     repository: Arc<Repository>,
     directory: PathBuf,

@@ -14,7 +14,7 @@
 //!   answers are `UNANSWERED`.
 //! - Every thread and task has ended when the asker is dropped.
 //!
-//! Not here: when rounds begin and end (`Peers::begin_part`), how long to wait ([`AnswerPatience`]).
+//! Not here: when rounds begin and end (`agent::turns`), how long to wait ([`AnswerPatience`]).
 
 mod answers;
 mod batch;

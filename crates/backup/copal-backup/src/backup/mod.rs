@@ -97,8 +97,7 @@ pub(crate) fn back_up(
     outcome
 }
 
-/// Runs one backup. The caller holds the packs lock and the claim of the VM. With `holder`, it also writes
-/// heartbeats.
+/// Runs one backup. The caller holds the packs lock, and with `holder` keeps writing its heartbeats.
 fn run(
     parts: &RepositoryParts,
     request: &BackupRequest,

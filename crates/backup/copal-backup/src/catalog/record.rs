@@ -92,8 +92,8 @@ pub(crate) enum Record {
         /// As in `Popular`.
         host: Option<HostKey>,
     },
-    /// Log of popular packs: the content of this pack is wrong. No backup refers to it anew, despite any other
-    /// records say.
+    /// Log of popular packs: the content of this pack is wrong. Nobody refers to it anew, despite any other
+    /// record.
     Spoiled {
         pack: PackNumber,
         /// As in `Popular`.
@@ -150,7 +150,7 @@ pub(crate) enum Record {
     /// A person has accepted these snapshots despite the warnings in their manifests.
     Accepted { snapshots: Vec<SnapshotId> },
     /// Log of a VM: a count of references to popular packs begins. A record behind this one must follow the
-    /// log of popular packs as it is by then.
+    /// log of popular packs as it was when this one was appended, or later.
     Counted,
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct VmIndex {
 struct KnownIndex {
     /// End of its log before its packs were listed.
     next_number: u64,
-    /// The list of dead frames that was removed from the index; `None` inside: no frame was dead.
+    /// The list whose dead frames were removed from the index; `None` inside: no frame was dead.
     removed_dead: Option<Option<DeadList>>,
 }
 

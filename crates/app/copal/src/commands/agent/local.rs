@@ -2,8 +2,9 @@
 //! open it. It answers over a socket beside the store: the list of agents, the progress of a job, and counts
 //! of popular chunks.
 //!
-//! A query and its answer are one line of JSON each. The socket is accessible to this user alone. Not here:
-//! jobs in a cluster (`commands::job`).
+//! A query and its answer are one line of JSON each. The socket is accessible to this user alone.
+//!
+//! Not here: jobs in a cluster (`commands::job`).
 
 use super::super::CommandContext;
 use crate::{

@@ -44,7 +44,7 @@ impl Repository {
 
     /// All VMs of the catalog, by name.
     /// # Errors
-    /// `Damaged`; those of the store.
+    /// `Damaged`; errors of the store.
     pub fn vms(&self) -> Result<Vec<Vm>> {
         self.parts.directory().all()
     }

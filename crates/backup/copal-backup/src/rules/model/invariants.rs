@@ -1,6 +1,6 @@
-//! Invariants
-//! of every state.
+//! Checks the conditions that hold in every state of the model.
 //!
+//! Invariants
 //! - Every chunk of a published snapshot is readable, unless bad memory of the host that backed up this VM
 //!   has spoiled it.
 //! - Dead and live never overlap: chunks stay readable without dead frames and without listed packs.
