@@ -12,7 +12,9 @@
 //! - `oracle.json`
 //! - `cache/`: packages and role trees, so that a second build needs no network
 //!
-//! Needs root, loop devices, mmdebstrap. Not here: uses of the images (`bench/`).
+//! Needs root, loop devices, mmdebstrap.
+//!
+//! Not here: uses of the images (`bench/`).
 
 pub mod content;
 mod days;

@@ -2,7 +2,9 @@
 //!
 //! The caller's threads send; one thread per connection receives replies and completes requests. After an I/O
 //! error, a timeout or a protocol violation the connection is unusable: connect again. A client is shared
-//! between threads by reference. Not here: several connections to one export (`connections`).
+//! between threads by reference.
+//!
+//! Not here: several connections to one export (`connections`).
 
 use crate::{
     ExportInfo, ExtentMap, MetaContext, NbdError, Uri,

@@ -1,6 +1,8 @@
 //! NBD addresses: `nbd://host[:port]/export` and `nbd+unix:///export?socket=/path`.
 //!
-//! Specified by the NBD project's `doc/uri.md`. Not here: TLS (`nbds:`), vsock, ssh.
+//! Specified by the NBD project's `doc/uri.md`.
+//!
+//! Not here: TLS (`nbds:`), vsock, ssh.
 
 use crate::NbdError;
 use std::{

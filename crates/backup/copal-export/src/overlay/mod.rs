@@ -6,7 +6,9 @@
 //!   that was not written completely.
 //! - After a failed flush every later flush fails too.
 //!
-//! One thread writes at a time, many read. Not here: the disk below; each call gets a function that reads it.
+//! One thread writes at a time, many read.
+//!
+//! Not here: the disk below; each call gets a function that reads it.
 
 pub(crate) mod format;
 #[cfg(test)]

@@ -2,7 +2,9 @@
 //!
 //! Memory is reserved before a body is read from its connection, and returned when the answer is written. If
 //! none is free within a moment, the call is refused with the time after which to retry. A refused call has
-//! not begun, so the caller repeats it unchanged. Rule: VOL-31, docs/design/cluster.md
+//! not begun, so the caller repeats it unchanged.
+//!
+//! Rule: VOL-31, docs/design/cluster.md
 //! Invariant: the admitted bytes of a class never exceed its budget.
 
 use crate::net::status::Status;
