@@ -103,7 +103,7 @@ impl<'a> SliceWriter<'a> {
 
     /// Ends writing; returns the number of written bytes.
     /// # Errors
-    /// `Overflow` if any item did not fit: the slice is then incomplete.
+    /// `WriterOverflow` if any item did not fit: the slice is then incomplete.
     pub fn finish(self) -> Result<usize, WriterOverflow> {
         if self.wanted > self.room.len() {
             return Err(WriterOverflow { wanted: self.wanted, room: self.room.len() });

@@ -218,11 +218,11 @@ impl FileTarget {
         }
     }
 
-    /// Reserves the space, so that a full host is detected here and not inside a commit.
     pub(crate) fn can_grow(&self) -> bool {
         self.kind != TargetKind::Block
     }
 
+    /// Reserves the space, so that a full host is detected here and not inside a commit.
     pub(crate) fn grow(&self, wanted: u64) -> Result<u64, DeviceError> {
         let wanted = wanted.next_multiple_of(u64::from(self.fixed.logical_block).max(4096));
         let _one_at_a_time = self.growing.lock();

@@ -108,7 +108,7 @@ struct OpenPartition {
 }
 
 impl TableBuilder<ObjectWriter> {
-    /// Starts a table that becomes object `id` of `objects` once its [`StagedObject`] data is published.
+    /// Starts a table that becomes object `id` of `objects` once its [`StagedObject`] is published.
     ///
     /// # Errors
     /// The object layer refuses to write.

@@ -1,4 +1,4 @@
-//! Stored state: manifest, versions of the tree, snapshots, separated values, garbage.
+//! State that readers see: memtables, manifest, versions of the tree, snapshots, separated values, garbage.
 
 pub(crate) mod damaged_parts;
 pub(crate) mod filter_report;

@@ -1,4 +1,6 @@
-//! Write path: group commit, the log, the memtable, and throttling of writers.
+//! Write path: group commit, admission, the log, the page-cache log, the reserve, and throttling of writers.
+//!
+//! Not here: the memtable (`tree`).
 
 pub(crate) mod admission;
 pub(crate) mod commit;

@@ -222,8 +222,8 @@ fn puts_stop_at_the_reserve_and_what_frees_space_goes_on() {
 }
 
 /// Symptom: after a prune had given the file's free space back, nothing could be forgotten once the file
-/// system had filled up. Cause: the reserve for deletes was complete or empty, and without it even deletes
-/// fail. Fix: if the whole is not available, a quarter of it is kept, and as much stays in the store.
+/// system had filled up. Cause: the reserve for deletes was complete or empty, and without it only deletes
+/// succeed. Fix: if the whole is not available, a quarter of it is kept, and as much stays in the store.
 #[test]
 fn a_store_that_gave_its_space_back_to_a_host_that_is_full_goes_on_deleting() {
     let options = FaultOptions {
