@@ -1,14 +1,15 @@
-//! Anti-entropy: in-sync members compare the files of each group once an hour, without any sign of damage.
+//! Anti-entropy: an in-sync member compares the files of each group with another one's once an hour.
 //!
-//! Journals show differences only until the stable point. A row that a disk loses later, without an error,
-//! would be noticed only after its last copy is gone.
+//! The comparison needs no sign of damage. Gossip compares journals only from the stable point on, since they
+//! are cut below it. So gossip does not notice that a disk has lost an older row without an error. Without
+//! this comparison, nobody would notice before the last copy is gone.
 //!
-//! - A member compares counts and digests of all files of a group with those of another in-sync member, a
-//!   different one each time.
-//! - Where they differ, it looks for files of the other member that it lacks.
-//! - A missing file that is older than the group's stable point should be on all members. So it is damage,
-//!   and is repaired as such.
-//! - Files that the other member lacks are found by that member's own comparison.
+//! - A member compares counts and digests of all files of a group with those of another in-sync member. It
+//!   chooses a different member each time.
+//! - If counts or digests differ, the member looks for files of the other member that it lacks.
+//! - A file from below the stable point should be on all members. If this member lacks such a file, it
+//!   reports damage, and `repair` begins.
+//! - The member ignores files that only it has. The other member finds them by its own comparison.
 //!
 //! Design: docs/design/cluster.md#rules VOL-34
 //! Not here: the repair of missing files (`repair`, `group_resync`).
@@ -33,10 +34,10 @@ use std::{
 const COMPARE_INTERVAL: Duration = Duration::from_secs(3600);
 /// Interval of scans for due groups.
 const SCAN_INTERVAL: Duration = Duration::from_secs(10);
-/// Files compared at a time, and the pause after them: clients come first.
+/// Files compared at a time, and the pause after them, in which the disk is left to clients.
 const FILES: usize = 1000;
 const PAUSE: Duration = Duration::from_millis(20);
-/// Attempts before a range counts as different: files are created and deleted meanwhile.
+/// Attempts before a range counts as different: clients create and delete files during a comparison.
 const TRIES: usize = 5;
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
 /// Files of the other member requested at a time.
@@ -93,8 +94,8 @@ async fn compare_group(host: &ReplicaHost, own: GroupMembership, turn: usize) ->
         return Ok(());
     }
     if missing == 0 {
-        // Either clients change files all the time, or the other member lacks some, which its own comparison
-        // finds.
+        // Either clients change files all the time, or the other member lacks some files. Its own comparison
+        // finds those.
         tracing::debug!(group = %own.group, from = other.server, "files differ, but no stable file is missing here");
         return Ok(());
     }
@@ -109,7 +110,7 @@ async fn compare_group(host: &ReplicaHost, own: GroupMembership, turn: usize) ->
     Ok(())
 }
 
-/// Another in-sync member, a different one each time.
+/// Another in-sync member, a different one for each `turn`.
 async fn other_in_sync(
     host: &ReplicaHost,
     own: GroupMembership,
@@ -169,7 +170,7 @@ async fn files_here(host: &ReplicaHost, group: GroupId, after: Bytes) -> Result<
     .await
 }
 
-/// Counts stable files of the other member that this member lacks.
+/// Counts the files that only the other member has and whose creates lie below both stable points.
 async fn count_missing_files(
     host: &ReplicaHost,
     own: GroupMembership,
@@ -180,7 +181,7 @@ async fn count_missing_files(
     let counted =
         count_missing_entries(host, opened.sync, own.stable_point.min(Bucket(opened.horizon)), other).await;
     let close = messages::SyncClose { sync: opened.sync };
-    // An unclosed snapshot expires at the donor.
+    // If this call fails, the snapshot expires at the other member.
     let _: Result<messages::Done, CallError> = other.connection.call(Method::SyncClose, &close, ANSWER).await;
     counted
 }

@@ -1,4 +1,10 @@
-//! The donor's side of a resync.
+//! The donor's side of a resync: an in-sync member answers the member that resyncs, the asking member.
+//!
+//! The asking member opens a snapshot of a group, and then reads its journal, its names and its list of
+//! files. The bytes of files come from the live store, not from the snapshot.
+//!
+//! Design: docs/design/cluster.md#rules VOL-16
+//! Not here: the asking side (`group_resync`), the open snapshots by number (`replica::snapshots`).
 
 use crate::net::messages::{blocking, encoded};
 use crate::net::status::Status;
@@ -21,21 +27,23 @@ use std::sync::Arc;
 /// Entries in one reply.
 const MAX_ENTRIES: u32 = 1000;
 
-/// Takes a snapshot of a group for another member.
+/// Takes a snapshot of a group for the asking member, and returns its number, the seal and the stable point.
 pub(crate) async fn open_snapshot(
     host: Arc<ReplicaHost>,
     request: messages::SyncOpen,
 ) -> Result<Bytes, Status> {
     let group = GroupId(request.group);
-    // In the epoch of the other member or a later one: earlier operations are in the snapshot, later ones
-    // need the other member's own acknowledgement.
+    // The request names the epoch E of the asking member. This member must have entered E or a later epoch
+    // before it takes the snapshot. Then the snapshot contains every operation that completed before E.
+    // Operations since E need the acknowledgement of the asking member (VOL-16).
     let membership = host.require_epoch(group, Epoch(request.epoch)).await?;
     if !membership.role.is_in_sync() {
         return Err(Status::new(Code::NotAuthoritative, "this member is not in sync itself"));
     }
     let this = Arc::clone(&host);
     blocking(move || {
-        // Journal entries that are cut meanwhile are on every member.
+        // The stable point was read before the snapshot. If it rises in between, the snapshot may lack
+        // journal rows from above the value that is returned. The cut rows are on every member.
         let snapshot = this.store.snapshot(group)?;
         let now = this.store.membership(group)?.unwrap_or(membership);
         let removed = this.store.removed_volumes(group)?;
@@ -49,7 +57,9 @@ pub(crate) async fn open_snapshot(
     .await
 }
 
-/// The groups in which the asking member lacks nothing: those with equal operations from the stable point on.
+/// The groups in which the asking member has everything that this member has. In these groups the two stable
+/// points are equal, and so are the digests of the journals from there on. The asking member is covered, so
+/// it also has everything below.
 pub(crate) async fn compare_groups(
     host: Arc<ReplicaHost>,
     request: messages::Compare,
@@ -60,7 +70,7 @@ pub(crate) async fn compare_groups(
     let mut equal = Vec::new();
     for compared in request.groups {
         let group = GroupId(compared.group);
-        // As for a snapshot: in the epoch of the other member or a later one.
+        // As in `open_snapshot`: this member compares in the epoch of the asking member or a later one.
         let Ok(membership) = host.require_epoch(group, Epoch(compared.epoch)).await else {
             continue;
         };
@@ -108,7 +118,10 @@ pub(crate) async fn entry_page(host: Arc<ReplicaHost>, request: messages::SyncNe
     blocking(move || next_entries(&snapshot, &request)).await
 }
 
-/// A part of a file of a snapshot.
+/// A part of a file, up to `PIECE_BYTES`, for a resync or a roll-forward.
+///
+/// The bytes come from the live store: a file never changes, but it may have been deleted since the snapshot.
+/// The snapshot is only checked to be open. A roll-forward has none, and sends 0.
 pub(crate) async fn read_file(host: Arc<ReplicaHost>, request: messages::SyncFetch) -> Result<Bytes, Status> {
     if request.sync != 0 {
         host.snapshots.get(request.sync)?;
@@ -119,7 +132,7 @@ pub(crate) async fn read_file(host: Arc<ReplicaHost>, request: messages::SyncFet
     Ok(fetched)
 }
 
-/// The reply, and the bytes of the file in it.
+/// The encoded reply, and the number of file bytes in it.
 fn file_part(host: &ReplicaHost, request: messages::SyncFetch) -> Result<(Bytes, u64), Status> {
     let file = (VolumeId(request.volume), &*request.name, FileId(id(request.fid)));
     let end = request.start.saturating_add(PIECE_BYTES as u64);

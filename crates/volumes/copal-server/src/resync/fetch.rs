@@ -1,5 +1,7 @@
-//! Fetching of a file from another member: piece by piece, verified against its head, and turned into an
-//! operation of this member.
+//! Fetching of a file from another member.
+//!
+//! This member fetches the pieces one after another, verifies them against the file's head, and makes one
+//! operation of them. The caller applies that operation.
 
 use crate::net::messages::blocking;
 use crate::net::status::Status;
@@ -24,7 +26,7 @@ const ANSWER: Duration = Duration::from_secs(30);
 pub(crate) struct FetchSource {
     /// Connection to the other member.
     pub(crate) connection: Connection,
-    /// Number of its snapshot; 0: none.
+    /// Number of the snapshot that the other member has opened for this one; 0: none.
     pub(crate) snapshot: u64,
 }
 
@@ -37,7 +39,8 @@ pub(crate) enum FetchError {
     Local(#[from] Status),
 }
 
-/// Fetches a file as an operation; `None`: it was deleted meanwhile.
+/// Fetches a file and returns the operation that creates it here. `None`: the other member does not have the
+/// file any more. `is_journalled`: whether this member journals the operation.
 pub(crate) async fn fetch_file(
     host: &ReplicaHost,
     source: &FetchSource,

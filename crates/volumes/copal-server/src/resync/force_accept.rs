@@ -1,5 +1,9 @@
-//! Forced accept: by an operator's order, a member of a group without in-sync members counts as in sync with
-//! the operations it has.
+//! Forced accept: by an operator's command, a group without in-sync members continues from the data of one
+//! member.
+//!
+//! The leader publishes a view in which that member has missed nothing. The member becomes in sync with the
+//! operations that it has. Acknowledged operations that it lacks may be lost. The comments call the command
+//! an *order*.
 //!
 //! Paper:  beanfs §6 (dead volumes are repaired by hand)
 //! Design: docs/design/cluster.md#rules VOL-35
@@ -21,11 +25,15 @@ use std::{sync::Arc, time::Duration};
 
 /// Names with two files settled in one pass.
 const DISPUTED: usize = 1000;
-/// Attempts to find the view that follows the order, and the pause between them.
+/// Attempts to enter the view that the leader publishes after the order, and the pause between them.
 const VIEW_CHECKS: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Reports this member's state of a group. Without `dry_run` it then declares the member in sync.
+/// Carries out the order of a leader for this member, and then returns its state in the group.
+///
+/// With `dry_run` it changes nothing. Otherwise this member waits for the view of the order, deletes all
+/// second files of names, and declares itself in sync. A member that is in sync already only returns its
+/// state.
 pub(crate) async fn accept(host: Arc<ReplicaHost>, request: messages::AcceptAll) -> Result<Bytes, Status> {
     let group = GroupId(request.group);
     let this = Arc::clone(&host);
@@ -66,7 +74,7 @@ async fn disputed_names(host: &ReplicaHost, group: GroupId) -> Result<Vec<Disput
     blocking(move || Ok(store.disputed_names(group, DISPUTED)?)).await
 }
 
-/// Waits for the view that follows the order, or a later one.
+/// Waits until this member has entered the view of the order, or a later one.
 async fn wait_for_view(host: &ReplicaHost, group: GroupId, epoch: Epoch) -> Result<GroupMembership, Status> {
     for _ in 0..VIEW_CHECKS {
         let own = own_membership(host, group).await?;
@@ -80,7 +88,9 @@ async fn wait_for_view(host: &ReplicaHost, group: GroupId, epoch: Epoch) -> Resu
     Err(Status::new(Code::Unavailable, text))
 }
 
-/// Keeps the first of two files under a name: it is unknown which one was acknowledged.
+/// Keeps the file to which a disputed name leads on this member, the first in the list of claims, and deletes
+/// the others. Nobody knows which of them was acknowledged. Reads of this member have returned the file that
+/// stays.
 async fn keep_first_claims(
     host: &ReplicaHost,
     group: GroupId,
@@ -98,7 +108,7 @@ async fn keep_first_claims(
     Ok(())
 }
 
-/// Marks the member as in sync, as after a resync from its own snapshot.
+/// Marks this member as in sync in its present epoch, as if it had resynced from a snapshot of its own data.
 async fn declare_in_sync(host: &ReplicaHost, own: GroupMembership) -> Result<GroupMembership, Status> {
     let verified = VerifiedGroup {
         group: own.group,

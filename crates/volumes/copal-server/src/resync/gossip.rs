@@ -1,12 +1,16 @@
-//! Gossip: members exchange seals and digests, and so learn the stable point and which operations they lack.
+//! Gossip: members exchange seals and digests. Each learns from them the stable point and the operations that
+//! it lacks.
 //!
-//! Every few seconds a server seals due buckets of groups with a journal, and exchanges digests of sealed
-//! buckets with every other member that is up. The journal is cut where buckets are sealed and equal on all
-//! members; different buckets are rolled forward (`roll_forward`). A group without writes has no journal, and
-//! costs nothing.
+//! Every three seconds a server seals due buckets of groups with a journal. Then it exchanges seals and
+//! digests of sealed buckets with every other member that is up. From these reports it computes the stable
+//! point, and cuts its journal 30 s below that. If a bucket differs that all participating members have
+//! sealed, `roll_forward` copies the missing operations. A group without writes has no journal, and costs
+//! nothing.
 //!
 //! Design: docs/design/cluster.md#rules VOL-17, VOL-18
-//! Invariant: gossip counts only in its own epoch, and only under the certificate of the member's server.
+//! Invariants
+//! - A report counts only in the epoch that it names.
+//! - A report of a disk is accepted only from the server of that disk, which its certificate proves.
 
 use crate::net::messages::{blocking, encoded};
 use crate::net::peer::PeerIdentity;
@@ -35,12 +39,14 @@ const ROUND: Duration = Duration::from_secs(3);
 const ANSWER: Duration = Duration::from_secs(10);
 /// Groups in one message.
 const GROUPS: usize = 200;
-/// Digests of one group in one message; the rest follows when these are stable.
+/// Digests of one group in one message. Later buckets follow once these are below the stable point.
 const DIGESTS: usize = 400;
 
-/// The stable point of a group, from the reports of all members.
+/// The stable point of a group, from the reports of all members. If a member has sent no report, or is not
+/// covered, the result is the highest stable point that this member or a covered one has reported.
 fn stable(view: &View, own: (DiskId, &PeerStatus), reports: &BTreeMap<DiskId, PeerStatus>) -> Bucket {
-    // A reported stable point holds for all members.
+    // Another member's stable point is also right for this one: it was raised only when all members had equal
+    // sealed buckets below it. Sealed buckets grow only toward the union, so they stay equal.
     let report = reports.values().filter(|report| report.is_covered);
     let from = report.map(|report| report.stable_point).fold(own.1.stable_point, Bucket::max);
     let all = view.members.iter().map(|(disk, _)| match *disk == own.0 {
@@ -140,7 +146,8 @@ fn record_reports(host: &ReplicaHost, from: DiskId, groups: Vec<messages::GroupG
             let mut members = view.members.iter();
             members.any(|(disk, _)| *disk == from)
         });
-        // A seal of a wrong clock does not count. Its member withdraws it in the next view.
+        // A report is dropped if its seal lies in the future: a wrong clock has made that seal. The member
+        // that sent it withdraws the seal when it enters the next view (VOL-43).
         let is_believed = |report: &PeerStatus| !host.store.is_seal_in_future(report.seal);
         if let Some(report) = report_of(message).filter(|report| is_member && is_believed(report)) {
             host.peer_status.record(group, from, report);
@@ -148,7 +155,7 @@ fn record_reports(host: &ReplicaHost, from: DiskId, groups: Vec<messages::GroupG
     }
 }
 
-/// Records the gossip of another member, and replies with the own reports.
+/// Records the reports of another member, and replies with this member's reports of the same groups.
 pub(crate) async fn answer_gossip(
     host: &ReplicaHost,
     peer: &PeerIdentity,
@@ -167,7 +174,7 @@ pub(crate) async fn answer_gossip(
     Ok(encoded(&messages::Gossip { disk: host.disk().0, groups: own_reports(host, groups).await? }))
 }
 
-/// Raises the stable point of a group, and rolls forward above it.
+/// Raises the stable point of a group, and rolls forward the sealed buckets above it.
 async fn advance_group(host: Arc<ReplicaHost>, group: GroupId) -> Result<(), Status> {
     let this = Arc::clone(&host);
     let seed = host.digest_seed();
@@ -180,6 +187,8 @@ async fn advance_group(host: Arc<ReplicaHost>, group: GroupId) -> Result<(), Sta
     }
     let reports = host.peer_status.in_epoch(group, own.epoch);
     let stable = stable(&view, (host.disk(), &own), &reports);
+    // The call also cuts the journal. If no sealed operation is left to compare, it is made even if the
+    // stable point does not rise. An error or a power loss may have left rows to cut.
     if stable > own.stable_point || own.digests.is_empty() {
         let this = Arc::clone(&host);
         blocking(move || Ok(this.store.raise_stable_point(group, stable)?)).await?;
@@ -194,7 +203,8 @@ fn report_message(group: GroupId, report: &PeerStatus) -> messages::GroupGossip 
         count: digest.count,
         sum: Some(of_id(digest.sum)),
     };
-    // Buckets that do not fit into the message are reported as open.
+    // Buckets whose digests do not fit are reported as not sealed. Otherwise a bucket without a digest would
+    // count as empty.
     let below = match report.digests.keys().nth(DIGESTS) {
         Some(&first_untold) => first_untold,
         None => report.seal.below,
@@ -210,6 +220,7 @@ fn report_message(group: GroupId, report: &PeerStatus) -> messages::GroupGossip 
     }
 }
 
+/// The report in a message. `None`: its role is unknown, or is that of a member that is down.
 fn report_of(message: messages::GroupGossip) -> Option<PeerStatus> {
     let role = role(message.role).filter(|role| role.is_up())?;
     let digest = |digest: messages::BucketDigest| {

@@ -1,13 +1,18 @@
-//! Resync: a replica copies missing operations from an in-sync replica, the donor, group by group.
+//! Resync: this member copies the operations that it lacks from a donor, an in-sync member, group by group.
+//!
+//! First the member compares the digests of many groups in one call; groups with equal digests need no copy.
+//! For each other group it opens a snapshot at a donor and copies what it lacks. At the end it marks the
+//! group as in sync (`mark_in_sync`).
 //!
 //! Paper:  beanfs §5.2 (volume synchronization)
 //! Design: docs/design/cluster.md#rules VOL-16
 //! Invariants
-//! - A member is in sync once it holds every operation of a snapshot that an in-sync member took in the epoch
-//!   of the request or a later one. Since that epoch no operation may have completed without it.
-//! - It requests a snapshot only in an epoch in which it is up: while it is down, operations complete without
-//!   it.
-//! - It applies live operations meanwhile; their order relative to the copied ones does not matter (VOL-10).
+//! - The member requests a snapshot only in an epoch in which it is up: while it is down, operations complete
+//!   without it. The donor takes the snapshot in that epoch or a later one.
+//! - The snapshot counts only if no operation can have completed without the member since that epoch. Epochs
+//!   that the member missed earlier do not matter: the snapshot contains their operations.
+//! - The member also applies operations of clients during the copy. Their order relative to the copied
+//!   operations does not matter (VOL-10).
 
 use crate::master::membership::MAX_IN_SYNC_GROUPS;
 use crate::net::messages::blocking;
@@ -47,7 +52,7 @@ const FILES: usize = 8;
 const COMPARED: usize = 1000;
 /// Names with two files settled in one pass.
 const DISPUTED: usize = 1000;
-/// Attempts and pause while waiting for a delete that the donor already has.
+/// Attempts to find the delete of a file that the donor has deleted, and the pause between them.
 const DELETE_CHECKS: u32 = 20;
 const DELETE_PAUSE: Duration = Duration::from_millis(100);
 /// Entries requested at a time.
@@ -83,17 +88,20 @@ impl From<FetchError> for ResyncError {
     }
 }
 
-/// Whether a disk takes part in operations of a view.
+/// Whether a disk takes part in a view: it is up there, and operations complete only with its
+/// acknowledgement.
 fn takes_part(view: &View, disk: DiskId) -> bool {
     view.role(disk).is_some_and(Role::takes_writes)
 }
 
-/// A group whose content was verified against a donor's snapshot.
+/// A group in which this member has everything that a donor had in the epoch `asked_in` or a later one.
 pub(crate) struct VerifiedGroup {
     pub(crate) group: GroupId,
-    /// Repair generation before the comparison.
+    /// Number of repairs of the group before the comparison or the copy began.
     pub(crate) generation: u64,
+    /// Epoch of this member in which it asked the donor.
     pub(crate) asked_in: Epoch,
+    /// Seal of the donor.
     pub(crate) seal: BucketSeal,
 }
 
@@ -102,9 +110,9 @@ struct SnapshotDonor {
     group: GroupId,
     source: FetchSource,
     seal: BucketSeal,
-    /// Epoch of the request.
+    /// Epoch of this member in which it asked the donor.
     asked_in: Epoch,
-    /// Seals of all participating members before the snapshot was copied.
+    /// Seals of all participating members, as reported in that epoch before the snapshot was opened.
     sealed_before: Vec<BucketSeal>,
 }
 
@@ -135,8 +143,11 @@ async fn resync_group(host: Arc<ReplicaHost>, membership: GroupMembership) {
     }
 }
 
-/// Compares groups with in-sync members by digest, many groups in one call; equal ones become in sync.
-/// Returns the others.
+/// Compares groups with in-sync members by digest, many groups in one call. Equal groups become in sync.
+/// Returns the groups that are still to be copied.
+///
+/// A digest covers only operations from the stable point on. So only groups in which this member is covered
+/// are compared.
 async fn resync_equal_groups(host: &ReplicaHost, missing: Vec<GroupMembership>) -> Vec<GroupMembership> {
     let me = host.disk();
     let mut by_donor: BTreeMap<DiskId, Vec<GroupMembership>> = BTreeMap::new();
@@ -163,7 +174,7 @@ async fn resync_equal_groups(host: &ReplicaHost, missing: Vec<GroupMembership>) 
     rest
 }
 
-/// Compares groups with a donor's. Returns those that are in sync now.
+/// Compares groups with a donor's, and marks the equal ones as in sync. Returns those that are in sync now.
 async fn compare_with_donor(
     host: &ReplicaHost,
     donor: DiskId,
@@ -177,7 +188,8 @@ async fn compare_with_donor(
     let groups = blocking(move || {
         let mut groups = Vec::new();
         for membership in asked {
-            // Damage may have been reported meanwhile.
+            // If a repair has begun since the list was made, this member is no longer covered, and a digest
+            // proves nothing.
             let now = store.membership(membership.group)?;
             if now.is_none_or(|now| !now.is_covered) {
                 continue;
@@ -237,8 +249,9 @@ async fn resync_from_donor(host: &ReplicaHost, membership: GroupMembership) -> R
     let sealed_before = sealed_by_all(&cached.view, (me, membership.seal), &reports);
     let mut donors: Vec<(DiskId, Role)> = cached.view.members.clone();
     donors.retain(|(disk, role)| *disk != me && role.is_up());
-    // First the source that the master proposes, then members that the master lists as in sync. The donor
-    // checks its own role.
+    // Three classes of donors, in this order: the donor that the leader chose for this member, then members
+    // in role N in the view, then all others that are up. The row of a donor may be ahead of the view, so
+    // each donor checks its own role.
     let source = cached.source_of(me);
     donors.sort_by_key(|(disk, role)| (Some(*disk) != source, !role.is_in_sync()));
     for (donor, _) in donors {
@@ -259,7 +272,8 @@ async fn resync_from_donor(host: &ReplicaHost, membership: GroupMembership) -> R
         learn_removed_volumes(host, group, removed.collect()).await?;
         let seal = BucketSeal { below: Bucket(opened.closed_below) };
         if host.store.is_seal_in_future(seal) {
-            // A seal copied over from it would outlive the wrong clock.
+            // This member would take over the seal. It would then refuse operations of clients up to the time
+            // of the seal, even after the donor's clock is right again.
             tracing::warn!(%group, %donor, "donor skipped: it has sealed buckets in the future");
             close_snapshot(&connection, opened.sync).await;
             continue;
@@ -286,11 +300,12 @@ async fn resync_from_donor(host: &ReplicaHost, membership: GroupMembership) -> R
 async fn close_snapshot(connection: &Connection, sync: u64) {
     let close = messages::SyncClose { sync };
     let closed: Result<messages::Done, _> = connection.call(Method::SyncClose, &close, ANSWER).await;
-    // An unclosed snapshot expires at the donor.
+    // If this call fails, the snapshot expires at the donor.
     let _ = closed;
 }
 
-/// Takes over the donor's list of removed volumes: the master may have dropped its own by now.
+/// Takes over the donor's list of removed volumes. The leader sends a removal only until all present members
+/// know it, so this member may hear of it from the donor alone.
 async fn learn_removed_volumes(
     host: &ReplicaHost,
     group: GroupId,
@@ -306,6 +321,8 @@ async fn learn_removed_volumes(
     Ok(learned.await?)
 }
 
+/// Copies what this member lacks of a donor's snapshot, and settles disputed names. `horizon`: the donor's
+/// stable point. Returns the number of copied operations and files.
 async fn copy_snapshot(
     host: &ReplicaHost,
     donor: &SnapshotDonor,
@@ -329,7 +346,8 @@ async fn copy_snapshot(
     Ok(copied)
 }
 
-/// Copies either the deletes or the creates of a donor's journal.
+/// Copies the deletes or the creates that the donor's journal has and this member's journal lacks. Returns
+/// their number.
 async fn copy_journal(host: &ReplicaHost, donor: &SnapshotDonor, creates: bool) -> Result<u64, ResyncError> {
     let (mut copied, mut after) = (0, Bytes::new());
     loop {
@@ -376,7 +394,8 @@ async fn copy_operation(
     apply_operation(host, donor.group, entry.vid, operation).await
 }
 
-/// Copies files below the donor's stable point, whose operations are in no journal any more.
+/// Copies all live files of the snapshot that this member lacks, and returns their number. Only a member that
+/// is not covered needs this. It may lack files from below the stable point, and the journals there are cut.
 async fn copy_files(host: &ReplicaHost, donor: &SnapshotDonor) -> Result<u64, ResyncError> {
     let (mut copied, mut after) = (0, Bytes::new());
     loop {
@@ -411,11 +430,11 @@ async fn copy_file(
     }
 }
 
-/// Waits until this member has a delete of the file. The donor has deleted the file since the snapshot.
-/// - The delete is sent to this member, too.
-/// - If its client died before, the delete is in the journal of the next snapshot.
+/// Waits until this member has a delete of a file that the donor has deleted since the snapshot.
+/// - The client sends the delete to this member, too.
+/// - If the client died before that, this member gets the delete from the journal of the next snapshot.
 ///
-/// Without this wait the member could lack a file that others keep.
+/// Without this wait the member could be in sync with neither the file nor its delete.
 async fn wait_for_delete(
     host: &ReplicaHost,
     vid: VolumeId,
@@ -433,7 +452,7 @@ async fn wait_for_delete(
     Err(ResyncError::Changed)
 }
 
-/// The files of a page that this member lacks.
+/// The files of a page of a snapshot that this member has neither live nor deleted.
 pub(crate) async fn missing_files(
     host: &ReplicaHost,
     entries: Vec<messages::SyncEntry>,
@@ -458,7 +477,9 @@ pub(crate) async fn missing_files(
     Ok(missing.await?)
 }
 
-/// Settles names with two files by the donor's snapshot (VOL-19).
+/// Settles disputed names (VOL-19). A name is settled only if all participating members had sealed the
+/// creates of all its files before the snapshot was opened. Then the file that the snapshot has under the
+/// name stays, or else the one with the lowest id. Names whose creates are not sealed stay disputed.
 async fn settle_names(host: &ReplicaHost, donor: &SnapshotDonor) -> Result<(), ResyncError> {
     let (store, group) = (host.store.clone(), donor.group);
     let disputed = blocking(move || Ok(store.disputed_names(group, DISPUTED)?));
@@ -489,8 +510,9 @@ async fn settle_names(host: &ReplicaHost, donor: &SnapshotDonor) -> Result<(), R
     Ok(())
 }
 
-/// Deletes a file that loses its name, only in the epoch of the request. Seals of that view do not count in a
-/// later one, where members may have withdrawn a seal from the future (VOL-43).
+/// Deletes a file that loses its name, only while this member is in the epoch in which it asked the donor.
+/// The members reported their seals in that epoch. When a member enters a later one, it may withdraw a seal
+/// from the future (VOL-43), and then the loser's create may still complete.
 async fn delete_loser(
     host: &ReplicaHost,
     donor: &SnapshotDonor,
@@ -503,6 +525,7 @@ async fn delete_loser(
     }
 }
 
+/// Applies an operation in this member's present epoch, and again if the epoch changes meanwhile.
 pub(crate) async fn apply_operation(
     host: &ReplicaHost,
     group: GroupId,
@@ -537,11 +560,17 @@ fn own_epoch(host: &ReplicaHost, group: GroupId) -> Result<Epoch, ResyncError> {
     membership.map(|membership| membership.epoch).ok_or(ResyncError::Changed)
 }
 
-/// Marks groups as in sync in their present epochs and returns them. Only groups count in which no operation
-/// completed without this member since before the epoch of the request.
+/// Marks groups as in sync in their present epochs, and returns the groups in which this member is in sync
+/// now. A group is left out if an operation can have completed without this member in the epoch of the
+/// request or later.
 ///
-/// The state is persisted first, then reported to the master in one call. From then on operations may
-/// complete on this member's acknowledgement.
+/// 1. The member persists that it has everything, with the present epoch.
+/// 2. It reports the groups to the leader, up to 1,000 in one call. The leader deletes the missed epochs.
+/// 3. For each group that the leader does not refuse, the member persists role N.
+///
+/// The first step comes before the report, since the leader's reply may be lost. Then a later view lists no
+/// missed epoch, and the member is in sync by its own row. Before the leader's record the member's
+/// acknowledgement is required, but does not count as that of an in-sync member (VOL-16).
 pub(crate) async fn mark_in_sync(
     host: &ReplicaHost,
     verified: &[VerifiedGroup],
@@ -577,13 +606,16 @@ pub(crate) async fn mark_in_sync(
     Ok(in_sync)
 }
 
-/// The state to persist for a group; `None`: the view has changed, or damage was reported.
+/// The state to persist for a group. `None` in these cases: a repair has begun since the comparison or the
+/// copy began; the map does not have the view of this member's epoch; in that view the member is down; or it
+/// has missed `asked_in` or a later epoch.
 fn resynced_group(
     host: &ReplicaHost,
     verified: &VerifiedGroup,
 ) -> Result<Option<ResyncedGroup>, ResyncError> {
     let group = verified.group;
-    // A repair since then removed rows that were part of the comparison.
+    // A repair that began after the comparison or the copy may have dropped rows that the donor's data was
+    // compared with.
     if host.damage.is_repairing(group) || host.damage.generation(group) != verified.generation {
         return Ok(None);
     }

@@ -1,9 +1,15 @@
-//! Repair of damage on a member's disk: damaged rows are dropped, and the group resyncs from another member.
+//! Repair of damage on this member's disk: it drops damaged rows of a group, and then the group resyncs.
+//!
+//! Reads, scrubs and anti-entropy find damage. After a report of anti-entropy there may be no unreadable row.
+//! Then the repair only makes the resync compare all files. A scrub reads the whole disk in the background at
+//! a limited rate, so that damage is found while other members still have the data.
 //!
 //! Invariants
-//! - Rows are dropped only if another in-sync member exists to copy from.
-//! - A comparison from before the drop makes no member in sync.
+//! - Rows are dropped only if the view has another in-sync member to copy from.
+//! - This member leaves role N before it drops the first row.
+//! - A comparison or a copy that began before the repair does not make this member in sync.
 //!
+//! Design: docs/design/cluster.md#rules VOL-28
 //! Not here: which rows are dropped (`copal-data`), the resync (`group_resync`).
 
 use crate::net::messages::blocking;
@@ -20,7 +26,7 @@ use std::{
 const SCAN_INTERVAL: Duration = Duration::from_secs(10);
 /// Pause between two scrubs.
 const SCRUB_PAUSE: Duration = Duration::from_secs(24 * 3600);
-/// A scrub takes this many seconds, but reads at least the given bytes a second.
+/// Intended duration of a scrub, and its lowest rate: a disk with little data is read in less time.
 const SCRUB_SECONDS: u64 = 10 * 24 * 3600;
 const SCRUB_BYTES_PER_S: u64 = 4 << 20;
 
@@ -43,7 +49,7 @@ pub(crate) async fn run(host: Arc<ReplicaHost>) {
         for group in damaged {
             match repair_group(&host, group).await {
                 Ok(true) => host.resync_due.notify_one(),
-                // Retried in the next round.
+                // No donor: the next round tries again.
                 Ok(false) => host.damage.retry_later(group),
                 Err(refused) => {
                     tracing::error!(%group, text = refused.text(), "damaged rows could not be dropped");
@@ -73,7 +79,9 @@ async fn repair_group(host: &ReplicaHost, group: GroupId) -> Result<bool, Status
     drop(turn);
     let given_up = match noted {
         Ok((membership, store)) => {
-            // From here on operations complete without this member's acknowledgement.
+            // The leader learns that this member is in role R. The member is still up, so operations still
+            // need its acknowledgement. They also need that of a member in role N, which this one no longer
+            // is (VOL-12).
             host.report_memberships(membership.into_iter().collect());
             blocking(move || Ok(store.drop_damaged(group)?)).await
         }

@@ -1,12 +1,17 @@
-//! Roll-forward: an operation in a bucket that all members have sealed is copied to the members that lack it.
+//! Roll-forward: each member copies the operations that it lacks of buckets that all participating members
+//! have sealed.
 //!
-//! A client that dies in the middle of a create leaves its file on some members. Once all participating
-//! members have sealed its bucket, each member that lacks the operation copies it, deletes before creates. If
-//! two in-sync members hold two files under one name, neither was acknowledged, and the higher one is
-//! deleted.
+//! A client that dies in the middle of a create leaves its file on some members. Each member that lacks the
+//! create copies it, once all participating members have sealed its bucket. Deletes are copied before
+//! creates.
+//!
+//! Two in-sync members may hold two files under one name. Then neither create was acknowledged, since the
+//! member with the other file refused it. Both members delete the file with the higher id.
 //!
 //! Design: docs/design/cluster.md#rules VOL-20
-//! Invariant: only operations sealed on every participating member are copied.
+//! Invariants
+//! - Only operations that every participating member has sealed are copied.
+//! - A member deletes its own file in favour of another one only after it has fetched that one.
 
 use crate::net::messages::{blocking, encoded};
 use crate::net::status::Status;
@@ -40,16 +45,19 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// Operations requested at a time.
 const RECORDS: u32 = 500;
 
-/// A group, and the other member that this one copies from.
+/// The other member that this one copies operations of a group from.
 struct RollSource<'a> {
     group: GroupId,
     epoch: Epoch,
+    /// Roles of this member and of the other one.
     roles: (Role, Role),
+    /// Seals of all participating members.
     seals: &'a [BucketSeal],
     source: FetchSource,
 }
 
-/// Copies sealed operations that this member lacks, from every other member.
+/// Copies the operations that this member lacks and all participating members have sealed, from every covered
+/// member.
 pub(crate) async fn roll_forward_group(
     host: &ReplicaHost,
     group: GroupId,
@@ -94,6 +102,7 @@ pub(crate) async fn roll_forward_group(
     Ok(())
 }
 
+/// Copies the deletes or the creates of one bucket that this member's journal lacks.
 async fn roll_bucket(
     host: &ReplicaHost,
     other: &RollSource<'_>,
@@ -128,6 +137,7 @@ async fn roll_bucket(
     }
 }
 
+/// Copies one operation, or settles the name of a create that has another file here.
 async fn roll_operation(
     host: &ReplicaHost,
     other: &RollSource<'_>,
@@ -157,8 +167,9 @@ async fn roll_operation(
             delete_loser(host, other, &entry, loser, bound.as_ref()).await?;
             apply_operation(host, other, record(&entry)).await
         }
-        // The other file replaces the own one only if it can still be fetched. The other member may have
-        // deleted it in its resync, since the own file was acknowledged.
+        // This member's own file has the higher id. It yields only to a file that still exists. The journal
+        // of the other member lists a create, but that member may have deleted its file in a resync: then
+        // this member's file was acknowledged, and must stay.
         RollForward::Delete { loser } => match fetch_created(host, other, &entry).await? {
             Some(operation) => {
                 delete_loser(host, other, &entry, loser, bound.as_ref()).await?;
@@ -169,7 +180,7 @@ async fn roll_operation(
     }
 }
 
-/// Deletes the loser of two files under one name.
+/// Deletes `loser`, one of two files under one name, by an operation that is later than both creates.
 async fn delete_loser(
     host: &ReplicaHost,
     other: &RollSource<'_>,
@@ -190,8 +201,8 @@ async fn roll_create(host: &ReplicaHost, other: &RollSource<'_>, entry: &Journal
     }
 }
 
-/// Fetches the file of a create; `None`: the other member has deleted it by a later operation that is not
-/// sealed yet.
+/// Fetches the file of a create. `None`: the other member does not have the file any more. This member gets
+/// the delete later, when all participating members have sealed its bucket.
 async fn fetch_created(
     host: &ReplicaHost,
     other: &RollSource<'_>,
@@ -223,7 +234,8 @@ async fn apply_operation(
     }
 }
 
-/// The operations of another member that this member's journal lacks.
+/// The operations of another member that this member's journal lacks. If this member is covered, operations
+/// below its stable point do not count: it has them.
 pub(crate) async fn missing_operations(
     host: &ReplicaHost,
     group: GroupId,
@@ -242,7 +254,8 @@ pub(crate) async fn missing_operations(
     .await
 }
 
-/// A page of a sealed bucket's operations, for another member.
+/// Serves a page of the operations of one bucket from this member's journal. Another member asks for it to
+/// roll the bucket forward.
 pub(crate) async fn journal_page(
     host: Arc<ReplicaHost>,
     request: messages::JournalOf,
@@ -258,12 +271,13 @@ pub(crate) async fn journal_page(
     .await
 }
 
-/// A delete copied from another member, or one that settles a name with two files.
+/// A delete of `fid`: copied from another member, or made by this one to settle a name with two files.
 pub(crate) fn copied_delete(entry: &JournalEntry, fid: FileId, op: OpId) -> GroupOperation {
     GroupOperation::CopyDelete { vid: entry.vid, name: entry.name.clone(), fid, op }
 }
 
-/// The record of a create whose file is deleted.
+/// A create whose file is deleted: it is journalled without the file, so that the journals of all members are
+/// equal.
 pub(crate) fn record(entry: &JournalEntry) -> GroupOperation {
     GroupOperation::RecordCreate { vid: entry.vid, name: entry.name.clone(), fid: entry.fid, op: entry.op }
 }
