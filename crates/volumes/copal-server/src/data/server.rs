@@ -181,15 +181,14 @@ impl DataServer {
         if vid.birth_group() != GroupId(group) {
             return Err(Status::new(Code::Invalid, "the volume belongs to another group"));
         }
-        let membership = self.host.require_epoch(GroupId(group), Epoch(epoch)).await?;
+        let begin = self.host.begin_read(GroupId(group), Epoch(epoch)).await?;
         let this = Arc::clone(self);
-        let role = membership.role;
-        blocking(move || match read(&this.host.store) {
-            Ok(value) => Ok((value, role)),
-            Err(VolumeError::NotFound) if !role.is_in_sync() => {
+        blocking(move || match (read(&this.host.store), this.host.role_of_read(&begin)?) {
+            (Ok(value), role) => Ok((value, role)),
+            (Err(VolumeError::NotFound), role) if !role.is_in_sync() => {
                 Err(Status::new(Code::NotAuthoritative, "this member is not in sync: it may lack operations"))
             }
-            Err(error) => {
+            (Err(error), _) => {
                 this.host.report_damage(vid.birth_group(), &error);
                 Err(error.into())
             }
@@ -289,7 +288,7 @@ impl DataServer {
     async fn verify(self: Arc<Self>, request: messages::Verify) -> Result<Bytes, Status> {
         const MOST: u32 = 10_000;
         let group = GroupId(request.group);
-        let membership = self.host.require_epoch(group, Epoch(request.epoch)).await?;
+        let begin = self.host.begin_read(group, Epoch(request.epoch)).await?;
         let this = Arc::clone(&self);
         let verified = blocking(move || {
             let key = |key: &Bytes| Some(key.clone()).filter(|key| !key.is_empty());
@@ -299,9 +298,10 @@ impl DataServer {
                 until: until.as_deref(),
                 limit: request.limit.min(MOST) as usize,
             };
-            Ok(this.host.store.verify(group, span, request.deep)?)
+            let verified = this.host.store.verify(group, span, request.deep)?;
+            Ok((verified, this.host.role_of_read(&begin)?))
         });
-        let verified = verified.await?;
+        let (verified, role) = verified.await?;
         if !verified.damaged.is_empty() {
             self.host.damage.report(group);
         }
@@ -312,7 +312,7 @@ impl DataServer {
             last: verified.last,
             more: verified.more,
             damaged: verified.damaged,
-            role: role_of(membership.role).into(),
+            role: role_of(role).into(),
         }))
     }
 

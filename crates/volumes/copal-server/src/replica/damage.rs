@@ -6,7 +6,7 @@ use copal_volume::group::GroupId;
 use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::atomic::AtomicU64,
+    sync::atomic::{AtomicU64, Ordering},
 };
 use tokio::sync::Notify;
 
@@ -17,6 +17,8 @@ pub(crate) struct DamagedGroups {
     repairing: Mutex<BTreeSet<GroupId>>,
     /// Repairs of a group since the process began.
     generations: Mutex<BTreeMap<GroupId, u64>>,
+    /// Repairs of all groups since the process began.
+    repairs: AtomicU64,
     /// Comparisons with another member, and those of them that found missing files.
     pub(crate) compared: AtomicU64,
     pub(crate) differing: AtomicU64,
@@ -59,6 +61,12 @@ impl DamagedGroups {
     pub(crate) fn begin_repair(&self, group: GroupId) {
         self.repairing.lock().insert(group);
         *self.generations.lock().entry(group).or_default() += 1;
+        self.repairs.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Number of repairs that have begun on this disk. While it stays the same, no repair drops rows.
+    pub(crate) fn repairs(&self) -> u64 {
+        self.repairs.load(Ordering::Acquire)
     }
 
     /// Ends a repair.

@@ -86,6 +86,13 @@ pub struct DataOptions {
     pub medium: String,
 }
 
+/// State of a member when a read of its rows began.
+#[derive(Clone, Copy)]
+pub(crate) struct ReadBegin {
+    pub(crate) membership: GroupMembership,
+    repairs: u64,
+}
+
 impl ReplicaHost {
     /// The replicas of a store that has booted (`MemberStore::boot`).
     /// # Errors
@@ -149,6 +156,30 @@ impl ReplicaHost {
 
     pub(crate) fn disk(&self) -> DiskId {
         DiskId(self.disk.load(Ordering::Relaxed) as u32)
+    }
+
+    /// Requires the epoch of a request that reads rows, and notes the member's state. The reader calls
+    /// [`ReplicaHost::role_of_read`] when it has read.
+    /// # Errors
+    /// As [`ReplicaHost::require_epoch`].
+    pub(crate) async fn begin_read(&self, group: GroupId, epoch: Epoch) -> Result<ReadBegin, Status> {
+        let repairs = self.damage.repairs();
+        Ok(ReadBegin { membership: self.require_epoch(group, epoch).await?, repairs })
+    }
+
+    /// Role under which the rows count that were read since `begin`. It is in sync only if the member was in
+    /// sync all the time: a repair that began since then may have dropped rows before they were read (VOL-28).
+    /// # Errors
+    /// `Corrupt`, `Failed`.
+    pub(crate) fn role_of_read(&self, begin: &ReadBegin) -> Result<Role, VolumeError> {
+        let before = begin.membership;
+        let now = self.store.membership(before.group)?;
+        let is_steady =
+            self.damage.repairs() == begin.repairs && now.is_some_and(|now| now.role.is_in_sync());
+        match before.role.is_in_sync() && !is_steady {
+            true => Ok(Role::Recovering),
+            false => Ok(before.role),
+        }
     }
 
     /// Requires the epoch of a request. If the request names a newer epoch, the map is fetched first.

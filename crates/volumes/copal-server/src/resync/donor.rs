@@ -9,7 +9,7 @@
 use crate::net::messages::{blocking, encoded};
 use crate::net::status::Status;
 use crate::replica::file_head::PIECE_BYTES;
-use crate::replica::host::ReplicaHost;
+use crate::replica::host::{ReadBegin, ReplicaHost};
 use crate::resync::roll_forward::journal_message;
 use bytes::Bytes;
 use copal_data::{GroupSnapshot, SnapshotEntry};
@@ -36,25 +36,36 @@ pub(crate) async fn open_snapshot(
     // The request names the epoch E of the asking member. This member must have entered E or a later epoch
     // before it takes the snapshot. Then the snapshot contains every operation that completed before E.
     // Operations since E need the acknowledgement of the asking member (VOL-16).
-    let membership = host.require_epoch(group, Epoch(request.epoch)).await?;
-    if !membership.role.is_in_sync() {
-        return Err(Status::new(Code::NotAuthoritative, "this member is not in sync itself"));
+    let begin = host.begin_read(group, Epoch(request.epoch)).await?;
+    if !begin.membership.role.is_in_sync() {
+        return Err(not_in_sync());
     }
     let this = Arc::clone(&host);
-    blocking(move || {
-        // The stable point was read before the snapshot. If it rises in between, the snapshot may lack
-        // journal rows from above the value that is returned. The cut rows are on every member.
-        let snapshot = this.store.snapshot(group)?;
-        let now = this.store.membership(group)?.unwrap_or(membership);
-        let removed = this.store.removed_volumes(group)?;
-        Ok(encoded(&messages::SyncOpened {
-            sync: this.snapshots.add(snapshot)?,
-            closed_below: now.seal.below.0,
-            horizon: membership.stable_point.0,
-            gone_volumes: removed.into_iter().map(|vid| vid.0).collect(),
-        }))
-    })
-    .await
+    blocking(move || take_snapshot(&this, &begin)).await
+}
+
+fn not_in_sync() -> Status {
+    Status::new(Code::NotAuthoritative, "this member is not in sync itself")
+}
+
+/// Takes the snapshot, and checks that no repair dropped rows before it.
+fn take_snapshot(host: &ReplicaHost, begin: &ReadBegin) -> Result<Bytes, Status> {
+    let membership = begin.membership;
+    let group = membership.group;
+    // The stable point was read before the snapshot. If it rises in between, the snapshot may lack journal
+    // rows from above the value that is returned. The cut rows are on every member.
+    let snapshot = host.store.snapshot(group)?;
+    let now = host.store.membership(group)?.unwrap_or(membership);
+    let removed = host.store.removed_volumes(group)?;
+    if !host.role_of_read(begin)?.is_in_sync() {
+        return Err(not_in_sync());
+    }
+    Ok(encoded(&messages::SyncOpened {
+        sync: host.snapshots.add(snapshot)?,
+        closed_below: now.seal.below.0,
+        horizon: membership.stable_point.0,
+        gone_volumes: removed.into_iter().map(|vid| vid.0).collect(),
+    }))
 }
 
 /// The groups in which the asking member has everything that this member has. In these groups the two stable
@@ -71,16 +82,18 @@ pub(crate) async fn compare_groups(
     for compared in request.groups {
         let group = GroupId(compared.group);
         // As in `open_snapshot`: this member compares in the epoch of the asking member or a later one.
-        let Ok(membership) = host.require_epoch(group, Epoch(compared.epoch)).await else {
+        let Ok(begin) = host.begin_read(group, Epoch(compared.epoch)).await else {
             continue;
         };
+        let membership = begin.membership;
         if !membership.role.is_in_sync() || membership.stable_point != Bucket(compared.horizon) {
             continue;
         }
         let (store, seed) = (host.store.clone(), host.digest_seed());
         let digest = blocking(move || Ok(store.digest_from(group, membership.stable_point, seed)?));
         let digest = digest.await?;
-        if digest.count == compared.count && digest.sum == id(compared.sum) {
+        let is_equal = digest.count == compared.count && digest.sum == id(compared.sum);
+        if is_equal && host.role_of_read(&begin)?.is_in_sync() {
             equal.push(messages::EqualGroup { group: group.0, closed_below: membership.seal.below.0 });
         }
     }
@@ -167,4 +180,28 @@ fn next_entries(snapshot: &GroupSnapshot, request: &messages::SyncNext) -> Resul
         op: Some(of_id(entry.op.0)),
     };
     Ok(encoded(&messages::SyncEntries { entries: entries.into_iter().map(entry).collect(), more }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::member_scene::{EPOCH, GROUP, MemberScene, NOW};
+    use copal_volume::group::Role;
+
+    /// Symptom: a member got in sync without an acknowledged file: its donor's repair dropped the damaged file
+    /// between the check of the donor's role and the snapshot. Cause: the role was checked before only. Fix: the
+    /// donor checks after the snapshot that no repair began meanwhile.
+    #[tokio::test]
+    async fn a_snapshot_behind_a_repair_is_refused() {
+        let script = |_, _| Err(Status::new(Code::Denied, "nothing is asked"));
+        let scene = MemberScene::new((Role::Normal, Role::Normal), script).await;
+        scene.put(1, "a", NOW);
+        let begin = scene.host.begin_read(GROUP, EPOCH).await.unwrap();
+        take_snapshot(&scene.host, &begin).unwrap();
+        scene.host.damage.begin_repair(GROUP);
+        scene.host.store.note_damage(GROUP).unwrap();
+        scene.host.damage.end_repair(GROUP);
+        let refused = take_snapshot(&scene.host, &begin).unwrap_err();
+        assert_eq!(refused.code(), Code::NotAuthoritative);
+    }
 }

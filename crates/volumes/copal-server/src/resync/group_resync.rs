@@ -1,8 +1,8 @@
 //! Resync: this member copies the operations that it lacks from a donor, an in-sync member, group by group.
 //!
 //! First the member compares the digests of many groups in one call; groups with equal digests need no copy.
-//! For each other group it opens a snapshot at a donor and copies what it lacks. At the end it marks the
-//! group as in sync (`mark_in_sync`).
+//! For each other group it opens a snapshot at a donor and copies the missing operations. At the end it
+//! marks the group as in sync (`mark_in_sync`).
 //!
 //! Paper:  beanfs §5.2 (volume synchronization)
 //! Design: docs/design/cluster.md#rules VOL-16
@@ -321,8 +321,8 @@ async fn learn_removed_volumes(
     Ok(learned.await?)
 }
 
-/// Copies what this member lacks of a donor's snapshot, and settles disputed names. `horizon`: the donor's
-/// stable point. Returns the number of copied operations and files.
+/// Copies the operations and files of a donor's snapshot that this member lacks, and settles disputed names.
+/// `horizon`: the donor's stable point. Returns the number of copied operations and files.
 async fn copy_snapshot(
     host: &ReplicaHost,
     donor: &SnapshotDonor,
@@ -606,9 +606,10 @@ pub(crate) async fn mark_in_sync(
     Ok(in_sync)
 }
 
-/// The state to persist for a group. `None` in these cases: a repair has begun since the comparison or the
-/// copy began; the map does not have the view of this member's epoch; in that view the member is down; or it
-/// has missed `asked_in` or a later epoch.
+/// The state to persist for a group. `None` in each of these cases:
+/// - a repair has begun since the comparison or the copy began;
+/// - the map does not have the view of this member's epoch;
+/// - in that view the member is down, or has missed `asked_in` or a later epoch.
 fn resynced_group(
     host: &ReplicaHost,
     verified: &VerifiedGroup,

@@ -1,4 +1,4 @@
-//! Staging of uploaded pieces.
+//! Staging of uploaded pieces, and reads during a repair.
 
 use super::*;
 use crate::data::member_scene::{EPOCH, GROUP, MemberScene, NOW, fid, reply, vid};
@@ -70,4 +70,28 @@ async fn a_piece_belongs_to_the_upload_of_its_caller() {
     ] {
         assert_eq!(stage(&scene, &caller, fid, 0).await, code, "{caller:?}, {fid}");
     }
+}
+
+/// Symptom: a member in sync could answer "not found" for an acknowledged file: a repair dropped its damaged
+/// rows between the look at the role and the read. Cause: the role was read before the rows only. Fix: after the
+/// read, the member counts as in sync only if no repair began meanwhile.
+#[tokio::test]
+async fn a_miss_during_a_repair_is_not_authoritative() {
+    let scene = scene().await;
+    let read = |is_repaired: bool| {
+        let host = Arc::clone(&scene.host);
+        let read = move |store: &MemberStore| {
+            if is_repaired {
+                host.damage.begin_repair(GROUP);
+                store.note_damage(GROUP)?;
+                host.damage.end_repair(GROUP);
+            }
+            store.stat(vid(), b"a", None)
+        };
+        scene.data.read_in_epoch((GROUP.0, EPOCH.0), vid(), read)
+    };
+    assert_eq!(read(false).await.unwrap_err().code(), Code::NotFound);
+    assert_eq!(read(true).await.unwrap_err().code(), Code::NotAuthoritative);
+    // It was in role R from the beginning.
+    assert_eq!(read(false).await.unwrap_err().code(), Code::NotAuthoritative);
 }
