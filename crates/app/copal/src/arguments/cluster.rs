@@ -267,7 +267,7 @@ pub(crate) enum NodeCommand {
         #[arg(long)]
         master: bool,
     },
-    /// Declare a server that is down lost, so that its groups are copied from other servers now
+    /// Declare a down server lost: its groups are copied from other servers now
     ///
     /// The server cannot return: its directory is of no further use.
     #[command(after_help = "Example:\n  copal node lost data3")]
