@@ -18,7 +18,7 @@ use crate::net::messages::blocking;
 use crate::net::status::Status;
 use crate::replica::host::ReplicaHost;
 use crate::resync::group_resync;
-use crate::resync::group_resync::ResyncError;
+use crate::resync::in_sync::ResyncError;
 use bytes::Bytes;
 use copal_client::{CallError, Connection, machine, name_of_server};
 use copal_data::{GroupMembership, VerifiedSpan, VerifySpan};

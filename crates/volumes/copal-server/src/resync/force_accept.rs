@@ -13,7 +13,7 @@ use crate::net::messages::{blocking, encoded};
 use crate::net::status::Status;
 use crate::replica::host::ReplicaHost;
 use crate::resync::group_resync;
-use crate::resync::group_resync::{ResyncError, VerifiedGroup};
+use crate::resync::in_sync::{ResyncError, VerifiedGroup, mark_in_sync};
 use bytes::Bytes;
 use copal_data::{DisputedName, GroupMembership, GroupOperation};
 use copal_proto::{
@@ -116,7 +116,7 @@ async fn declare_in_sync(host: &ReplicaHost, own: GroupMembership) -> Result<Gro
         asked_in: own.epoch,
         seal: own.seal,
     };
-    let became = group_resync::mark_in_sync(host, &[verified]).await.map_err(status_of)?;
+    let became = mark_in_sync(host, &[verified]).await.map_err(status_of)?;
     match became.is_empty() {
         false => own_membership(host, own.group).await,
         true => {

@@ -50,5 +50,6 @@ pub(crate) mod fetch;
 pub(crate) mod force_accept;
 pub(crate) mod gossip;
 pub(crate) mod group_resync;
+pub(crate) mod in_sync;
 pub(crate) mod repair;
 pub(crate) mod roll_forward;
