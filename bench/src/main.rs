@@ -4,7 +4,7 @@
 
 mod cluster;
 mod dedup;
-mod doors;
+mod exports;
 mod filters;
 mod memory;
 mod objects;
@@ -99,7 +99,7 @@ enum Suite {
     /// Savings of agents on three hosts, as a share of an exact index's savings
     DedupFleet(dedup::fleet::Options),
     /// Reads of a snapshot that `copal nbd` serves, beside a restore
-    NbdServe(doors::Options),
+    NbdServe(exports::Options),
     /// Device commands of each operation of the object store
     ObjectCommands(objects::commands::Options),
     /// Durable append: file system against stream
@@ -150,7 +150,7 @@ fn run() -> Result<()> {
         Suite::Dedup100k(options) => dedup::large::run(root, &options),
         Suite::DedupTable4(options) => dedup::table4::run(root, &options),
         Suite::DedupFleet(options) => dedup::fleet::run(root, &options),
-        Suite::NbdServe(options) => doors::run(root, &options),
+        Suite::NbdServe(options) => exports::run(root, &options),
         Suite::ObjectCommands(options) => objects::commands::run(root, &options),
         Suite::DraconisFig9(options) => objects::figure9::run(root, &options),
     }

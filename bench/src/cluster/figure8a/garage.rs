@@ -26,7 +26,7 @@ struct Nodes {
     directory: PathBuf,
     children: Vec<Child>,
     /// S3 address of each node.
-    doors: Vec<String>,
+    s3_addresses: Vec<String>,
 }
 
 impl Drop for Nodes {
@@ -44,18 +44,18 @@ impl Nodes {
             binary: binary.to_owned(),
             directory: directory.to_owned(),
             children: Vec::new(),
-            doors: Vec::new(),
+            s3_addresses: Vec::new(),
         };
         for at in 0..NODES {
             let own = directory.join(format!("node{at}"));
             fs::create_dir_all(&own)?;
-            let (rpc, door) = (free_address()?, free_address()?);
+            let (rpc, s3_address) = (free_address()?, free_address()?);
             let secret = "ab".repeat(32);
             let config = format!(
                 "metadata_dir = \"{own}/meta\"\ndata_dir = \"{own}/data\"\ndb_engine = \"lmdb\"\n\
                  replication_factor = {NODES}\nmetadata_fsync = {is_durable}\ndata_fsync = {is_durable}\n\
                  rpc_secret = \"{secret}\"\nrpc_bind_addr = \"{rpc}\"\nrpc_public_addr = \"{rpc}\"\n\n\
-                 [s3_api]\napi_bind_addr = \"{door}\"\ns3_region = \"{}\"\n",
+                 [s3_api]\napi_bind_addr = \"{s3_address}\"\ns3_region = \"{}\"\n",
                 s3::REGION,
                 own = own.display(),
             );
@@ -71,7 +71,7 @@ impl Nodes {
                 .spawn()
                 .with_context(|| format!("starting {}", binary.display()))?;
             nodes.children.push(child);
-            nodes.doors.push(door);
+            nodes.s3_addresses.push(s3_address);
         }
         Ok(nodes)
     }
@@ -148,7 +148,7 @@ pub(super) fn start(peers: &Path, directory: &Path, clients: usize, is_durable: 
     );
     let nodes = Nodes::start(&binary, directory, is_durable)?;
     let key = nodes.unite()?;
-    let clients = (0..clients).map(|at| s3::Connection::open(&nodes.doors[at % NODES], BUCKET, &key));
+    let clients = (0..clients).map(|at| s3::Connection::open(&nodes.s3_addresses[at % NODES], BUCKET, &key));
     let clients = Clients::new(clients.collect::<Result<_>>()?);
     Ok(Garage { clients, is_durable, _nodes: nodes })
 }

@@ -50,7 +50,7 @@ pub(crate) struct Options {
 
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let dataset = crate::default_below_cache(root, options.dataset.as_ref(), "dataset-fleet");
-    let scratch = crate::default_below_cache(root, options.scratch.as_ref(), "bench").join("doors");
+    let scratch = crate::default_below_cache(root, options.scratch.as_ref(), "bench").join("exports");
     if scratch.exists() {
         fs::remove_dir_all(&scratch)?;
     }
@@ -69,9 +69,9 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     // The first round is a warm-up.
     for round in 0..=options.rounds {
         let restored = timed(|| copal.restore("latest", &scratch.join("restored.raw")).map(drop))?;
-        let door = Door::open(&copal, &binary, &scratch, None)?;
-        let copied = timed(|| door.copy(&scratch.join("copied.raw")))?;
-        door.close()?;
+        let export = SnapshotExport::open(&copal, &binary, &scratch, None)?;
+        let copied = timed(|| export.copy(&scratch.join("copied.raw")))?;
+        export.close()?;
         if round == 0 {
             ensure!(same(&scratch.join("copied.raw"), &image)?, "the served bytes differ from the image");
         }
@@ -92,10 +92,10 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     report.fact("nbdcopy of the image into a file", data / plain, "MB/s");
     report.at_least("served / restored, sequential", restore / copy, "", SHARE);
 
-    let door = Door::open(&copal, &binary, &scratch, None)?;
-    let mut times = single_reads(&door.socket, day.size_bytes, options.reads)?;
-    let peak = door.peak_memory()?;
-    door.close()?;
+    let export = SnapshotExport::open(&copal, &binary, &scratch, None)?;
+    let mut times = single_reads(&export.socket, day.size_bytes, options.reads)?;
+    let peak = export.peak_memory()?;
+    export.close()?;
     times.sort_by(f64::total_cmp);
     let at = |share: f64| times.get((times.len() as f64 * share) as usize).copied();
     report.fact("4 KiB at a random place: median", at(0.5).context("reads were made")?, "ms");
@@ -119,9 +119,9 @@ fn boots(
     let (written, copied) = (scratch.join("writes.cow"), scratch.join("copied.raw"));
     let (mut served, mut plain) = (Vec::new(), Vec::new());
     for _ in 0..count {
-        let door = Door::open(copal, binary, scratch, Some(&written))?;
-        served.push(system.boot(&format!("nbd:unix:{}", door.socket.display()))?.as_secs_f64());
-        door.close()?;
+        let export = SnapshotExport::open(copal, binary, scratch, Some(&written))?;
+        served.push(system.boot(&format!("nbd:unix:{}", export.socket.display()))?.as_secs_f64());
+        export.close()?;
         fs::remove_file(&written)?;
         xtask::sparse::copy(image, &copied)?;
         plain.push(system.boot(&copied.display().to_string())?.as_secs_f64());
@@ -134,16 +134,16 @@ fn boots(
 }
 
 /// `copal nbd` of the newest snapshot.
-struct Door {
+struct SnapshotExport {
     child: Child,
     socket: PathBuf,
     uri: String,
 }
 
-impl Door {
+impl SnapshotExport {
     /// Overlay file for the guest's writes; without one the export is read-only.
-    fn open(copal: &Copal, binary: &Path, scratch: &Path, writes: Option<&Path>) -> Result<Door> {
-        let socket = scratch.join("door.sock");
+    fn open(copal: &Copal, binary: &Path, scratch: &Path, writes: Option<&Path>) -> Result<SnapshotExport> {
+        let socket = scratch.join("export.sock");
         let writes = writes.map(|file| ["--cow".as_ref(), file.as_os_str()]);
         let mut child = Command::new(binary)
             .args(["nbd", "latest", "--vm", "vm0", "--json", "--socket"])
@@ -161,7 +161,7 @@ impl Door {
         let line = lines.next().context("copal nbd says that it is ready")??;
         let ready: Value = serde_json::from_str(&line)?;
         let uri = ready["uri"].as_str().context("copal nbd prints an address")?;
-        Ok(Door { child, socket, uri: uri.to_owned() })
+        Ok(SnapshotExport { child, socket, uri: uri.to_owned() })
     }
 
     fn copy(&self, target: &Path) -> Result<()> {
