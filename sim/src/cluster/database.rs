@@ -207,8 +207,14 @@ impl MetaStore for Session {
         self.change(|tables| tables.change_groups(groups, missed))
     }
 
-    fn forget_missed(&mut self, disk: u32, groups: &[GroupId]) -> Result<(), MetaError> {
-        self.change(|tables| tables.forget_missed(disk, groups))
+    fn forget_missed(
+        &mut self,
+        disk: u32,
+        groups: &[GroupId],
+        missed: &[MissedMember],
+        version: u64,
+    ) -> Result<(), MetaError> {
+        self.change(|tables| tables.forget_missed(disk, groups, missed, version))
     }
 
     fn missed_members(&mut self) -> Result<Vec<(MissedMember, u64)>, MetaError> {

@@ -256,6 +256,39 @@ fn the_last_member_in_sync_is_awaited() {
     assert!(missed(3) > 0, "the first is in sync by now");
 }
 
+/// Symptom: the last in-sync member of a group failed, and was in sync when it returned, although operations had
+/// completed without it.
+/// Cause: no operation could complete in the view without it, until another member reported in that view that it
+/// was in sync. The report recorded nothing about members that were down.
+/// Fix: the record of the report has them.
+#[test]
+fn a_report_of_a_resynced_member_records_the_members_that_are_down() {
+    let master = three();
+    let group = GroupId(1);
+    let missed = |master: &Master, disk: u32| master.map().missed.get(&(group, disk)).copied();
+    let epoch = || {
+        let map = master.map();
+        map.view(&map.groups[&group]).epoch
+    };
+    for disk in [1, 2] {
+        master.mark_failed(disk, "is away", 2000).unwrap();
+        let returned = ServerHeartbeat { is_in_sync: false, ..beat(disk as u8, 2) };
+        master.heartbeat(returned, 3000).unwrap();
+    }
+    master.mark_failed(3, "is away", 4000).unwrap();
+    assert_eq!(missed(&master, 3), None, "neither of the two is in sync");
+    let failed_in = epoch();
+    assert_eq!(master.record_in_sync(1, &[(group, failed_in)]).unwrap(), []);
+    assert_eq!((missed(&master, 1), epoch()), (None, failed_in), "the view is the same");
+    assert!(missed(&master, 2).is_some(), "it resyncs from the first");
+    let recorded = missed(&master, 3).unwrap();
+    assert!(recorded >= failed_in.0, "operations of the present view complete without it");
+    let kept = master.state.lock().tables.missed_members().unwrap();
+    assert!(kept.contains(&((group, 3), recorded)), "the next master has it too");
+    master.heartbeat(beat(3, 2), 5000).unwrap();
+    assert!(missed(&master, 3).is_some_and(|missed| missed < epoch().0), "a snapshot of this view suffices");
+}
+
 /// Sends a heartbeat of each present server; those in `full_hosts` take no operation.
 fn beat_with_full_hosts(master: &Master, present: &[u8], full_hosts: &[u8], now_ms: u64) {
     for &number in present {

@@ -127,7 +127,7 @@ impl LeaderState {
         // The missed members follow from the map after the change. Its version is newer than all others.
         server.version = self.map.version + 1;
         self.map.servers.insert(disk, server.clone());
-        let missed = self.map.newly_missed(self.map.groups_of(disk));
+        let missed = self.map.newly_missed(self.map.groups_of(disk), None);
         match self.tables.change_server(&server, &missed) {
             Ok(version) => {
                 server.version = version;
@@ -154,7 +154,7 @@ impl LeaderState {
             members: members.clone(),
         });
         let rows: Vec<_> = rows.collect();
-        let mut missed = self.map.newly_missed(rows.iter());
+        let mut missed = self.map.newly_missed(rows.iter(), None);
         // A new member has missed everything so far.
         for row in &rows {
             let before = self.map.groups.get(&row.group);

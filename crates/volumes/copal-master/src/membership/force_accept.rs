@@ -54,7 +54,7 @@ pub(crate) fn force_accept(
         row.version = version;
     }
     state.map.record_missed(others, version);
-    state.tables.forget_missed(disk, &[group])?;
+    state.tables.forget_missed(disk, &[group], &[], version)?;
     state.map.missed.remove(&(group, disk));
     // One more view: the others take part in it, and have missed the operations of earlier views.
     state.change_members(vec![(group, members)])?;

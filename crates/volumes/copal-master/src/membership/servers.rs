@@ -369,14 +369,20 @@ pub(crate) fn record_in_sync(
         })
     };
     let (accepted, refused): (Vec<_>, Vec<_>) = groups.iter().copied().partition(is_present);
-    let missed = accepted.into_iter().map(|(group, _)| group);
-    let missed: Vec<GroupId> = missed.filter(|group| map.missed.contains_key(&(*group, disk))).collect();
-    if !missed.is_empty() {
-        state.tables.forget_missed(disk, &missed)?;
-        for group in missed {
-            state.map.missed.remove(&(group, disk));
-        }
+    let groups = accepted.into_iter().map(|(group, _)| group);
+    let groups: Vec<GroupId> = groups.filter(|group| map.missed.contains_key(&(*group, disk))).collect();
+    if groups.is_empty() {
+        return Ok(refused.into_iter().map(|(group, _)| group).collect());
     }
+    // Operations may complete by this member's acknowledgement from now on, in the present view. No later view
+    // may come before a member that is down returns, so its missed operations are recorded here.
+    let version = map.version;
+    let missed = map.newly_missed(groups.iter().filter_map(|group| map.groups.get(group)), Some(disk));
+    state.tables.forget_missed(disk, &groups, &missed, version)?;
+    for group in groups {
+        state.map.missed.remove(&(group, disk));
+    }
+    state.map.record_missed(missed, version);
     Ok(refused.into_iter().map(|(group, _)| group).collect())
 }
 

@@ -94,14 +94,20 @@ impl ClusterMap {
     }
 
     /// Members of the groups that are down while operations can complete without them, and for which that is
-    /// not recorded since their failure.
-    pub(crate) fn newly_missed<'a>(&self, groups: impl Iterator<Item = &'a GroupRow>) -> Vec<MissedMember> {
+    /// not recorded since their failure. `resynced`: disk that is about to count as in sync in these groups.
+    pub(crate) fn newly_missed<'a>(
+        &self,
+        groups: impl Iterator<Item = &'a GroupRow>,
+        resynced: Option<u32>,
+    ) -> Vec<MissedMember> {
         let mut found = Vec::new();
         for group in groups {
             let view = self.view(group);
             // Operations complete only if a member that is up is in sync. A member that has missed operations
             // is recorded until it has resynced.
-            let can_complete = view.up().any(|disk| !self.missed.contains_key(&(group.group, disk.0)));
+            let can_complete = view
+                .up()
+                .any(|disk| resynced == Some(disk.0) || !self.missed.contains_key(&(group.group, disk.0)));
             if view.up().count() < view.needed() || !can_complete {
                 continue;
             }

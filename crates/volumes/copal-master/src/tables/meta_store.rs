@@ -345,8 +345,15 @@ pub trait MetaStore: Send {
         groups: &[(GroupId, MemberList)],
         missed: &[MissedMember],
     ) -> Result<u64, MetaError>;
-    /// Deletes the records of missed operations of a disk in these groups.
-    fn forget_missed(&mut self, disk: u32, groups: &[GroupId]) -> Result<(), MetaError>;
+    /// Deletes the records of missed operations of a disk in these groups. From then on operations can complete
+    /// without the members in `missed`: these are recorded with `version`, the present version of the map.
+    fn forget_missed(
+        &mut self,
+        disk: u32,
+        groups: &[GroupId],
+        missed: &[MissedMember],
+        version: u64,
+    ) -> Result<(), MetaError>;
     /// Members without which operations could complete, each with the newest version in which that began.
     fn missed_members(&mut self) -> Result<Vec<(MissedMember, u64)>, MetaError>;
 

@@ -256,13 +256,22 @@ impl<D: SqlDatabase> MetaStore for TableStore<D> {
         })
     }
 
-    fn forget_missed(&mut self, disk: u32, groups: &[GroupId]) -> Result<(), MetaError> {
+    fn forget_missed(
+        &mut self,
+        disk: u32,
+        groups: &[GroupId],
+        missed: &[MissedMember],
+        version: u64,
+    ) -> Result<(), MetaError> {
         // MySQL has no empty list.
         if groups.is_empty() {
             return Ok(());
         }
         let forget = format!("DELETE FROM missed WHERE disk = {disk} AND gid IN ({})", listed(groups));
-        self.change_rows(&forget, &[]).map(drop)
+        self.change_always(|on| {
+            on.execute(&forget, &[])?;
+            keep_missed(on, missed, version)
+        })
     }
 
     fn missed_members(&mut self) -> Result<Vec<(MissedMember, u64)>, MetaError> {

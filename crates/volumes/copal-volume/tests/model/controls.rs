@@ -150,6 +150,33 @@ fn a_member_that_is_not_told_what_it_missed_lacks_a_file() {
     must_fail("missed and not told", "I1", &setup);
 }
 
+/// Symptom: a member that was down while operations completed was in sync when it returned, without them. Found
+/// by a reader of VOL-16.
+/// Cause: the last in-sync member failed while no operation could complete, so it had missed nothing. Then
+/// another member ended its resync in the same view, and operations could complete.
+/// Fix: with the record that a member is in sync, the master records the members that are down.
+#[test]
+fn a_member_that_is_down_when_another_ends_its_resync_lacks_a_file() {
+    let setup = SearchSetup {
+        failures: 3,
+        weak: Some(WeakRule::ReportRecordsNoMiss),
+        before: vec![
+            IsMarkedDown(0),
+            Returns(0),
+            IsMarkedDown(1),
+            Returns(1),
+            MemberLearnsView(0),
+            MemberLearnsView(2),
+            CopiesFrom(0, 2),
+            IsMarkedDown(2),
+            MemberLearnsView(0),
+            PersistsInSync(0),
+        ],
+        ..SearchSetup::new(&[Create(0)])
+    };
+    must_fail("down at the end of another's resync", "I1", &setup);
+}
+
 /// The first file is on the first member alone, the second is acknowledged without it, and both are sealed.
 #[test]
 fn a_whole_member_that_yields_to_one_that_is_not_loses_a_file() {

@@ -99,7 +99,7 @@ impl ModelState {
                 self.members[at].take(file);
             }
             self.members[at].be(Role::Normal);
-            self.forget_missed(at);
+            self.forget_missed(setup, at);
             return;
         }
         let seals = self.seals(at);
@@ -187,7 +187,7 @@ impl ModelState {
 
     /// Reports to the master, and acts on the reply.
     pub(crate) fn become_in_sync(&mut self, setup: &SearchSetup, at: usize) {
-        self.forget_missed(at);
+        self.forget_missed(setup, at);
         let member = &mut self.members[at];
         if setup.is_weak(WeakRule::InSyncWithTwoFiles) {
             member.role = Role::Normal;
@@ -197,9 +197,12 @@ impl ModelState {
         }
     }
 
-    fn forget_missed(&mut self, at: usize) {
+    fn forget_missed(&mut self, setup: &SearchSetup, at: usize) {
         let mut map = (*self.master.map).clone();
         map.missed.remove(&self.members[at].disk);
+        if !setup.is_weak(WeakRule::ReportRecordsNoMiss) {
+            map.note_missed();
+        }
         self.master.map = Arc::new(map);
     }
 

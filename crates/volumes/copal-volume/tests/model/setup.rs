@@ -40,6 +40,8 @@ pub(crate) enum WeakRule {
     InSyncWithTwoFiles,
     /// A member that was down does not learn that it missed operations.
     MissedNotSent,
+    /// The master's record that a member is in sync does not record which members are down meanwhile.
+    ReportRecordsNoMiss,
     /// A member requests missing operations in a view in which it is down.
     CopiesWhileDown,
     /// An in-sync member deletes its own file of a name in favour of that of a member that is not in sync.
