@@ -73,10 +73,38 @@ pub(crate) fn own_epoch(host: &ReplicaHost, group: GroupId) -> Result<Epoch, Res
 /// The first step comes before the report, since the leader's reply may be lost. Then a later view lists no
 /// missed epoch, and the member is in sync by its own row. Before the leader's record the member's
 /// acknowledgement is required, but does not count as that of an in-sync member (VOL-16).
+///
+/// Views can be entered during the second step: the leader may take long to reply. The third step changes no
+/// group whose epoch has changed, and none in which damage was found meanwhile.
 pub(crate) async fn mark_in_sync(
     host: &ReplicaHost,
     verified: &[VerifiedGroup],
 ) -> Result<Vec<GroupId>, ResyncError> {
+    let mut in_sync = Vec::new();
+    for part in record_in_sync(host, verified).await?.chunks(MAX_IN_SYNC_GROUPS) {
+        let groups = part.iter().map(|(group, epoch)| messages::GroupIn { group: group.0, epoch: epoch.0 });
+        let request = messages::BecomeWhole { disk: host.disk().0, groups: groups.collect() };
+        let became: messages::BecameWhole = host.masters.call(Method::BecomeWhole, &request, ANSWER).await?;
+        let part: Vec<(GroupId, Epoch)> =
+            part.iter().copied().filter(|(group, _)| !became.refused.contains(&group.0)).collect();
+        // The states are reported in the order in which they are entered.
+        let _turn = host.view_lock.lock().await;
+        let store = host.store.clone();
+        let ended = blocking(move || Ok(store.confirm_in_sync(&part)?));
+        let ended = ended.await?;
+        let resynced = ended.iter().filter(|own| own.role.is_in_sync());
+        in_sync.extend(resynced.map(|own| own.group));
+        host.report_memberships(ended);
+    }
+    Ok(in_sync)
+}
+
+/// Persists that this member has everything in these groups, and returns those to report, with their epochs.
+/// No repair begins between the check and the write.
+async fn record_in_sync(
+    host: &ReplicaHost,
+    verified: &[VerifiedGroup],
+) -> Result<Vec<(GroupId, Epoch)>, ResyncError> {
     let _turn = host.view_lock.lock().await;
     let mut resynced_groups = Vec::new();
     for group in verified {
@@ -88,24 +116,10 @@ pub(crate) async fn mark_in_sync(
     let (store, all) = (host.store.clone(), resynced_groups.clone());
     let begun = blocking(move || Ok(store.record_in_sync(&all)?));
     let begun: BTreeSet<GroupId> = begun.await?.into_iter().collect();
-    let mut in_sync = Vec::new();
     let mut reported: Vec<(GroupId, Epoch)> =
         resynced_groups.into_iter().map(|own| (own.group, own.epoch)).collect();
     reported.retain(|(group, _)| begun.contains(group));
-    for part in reported.chunks(MAX_IN_SYNC_GROUPS) {
-        let groups = part.iter().map(|(group, epoch)| messages::GroupIn { group: group.0, epoch: epoch.0 });
-        let request = messages::BecomeWhole { disk: host.disk().0, groups: groups.collect() };
-        let became: messages::BecameWhole = host.masters.call(Method::BecomeWhole, &request, ANSWER).await?;
-        let part: Vec<(GroupId, Epoch)> =
-            part.iter().copied().filter(|(group, _)| !became.refused.contains(&group.0)).collect();
-        let store = host.store.clone();
-        let ended = blocking(move || Ok(store.confirm_in_sync(&part)?));
-        let ended = ended.await?;
-        let resynced = ended.iter().filter(|own| own.role.is_in_sync());
-        in_sync.extend(resynced.map(|own| own.group));
-        host.report_memberships(ended);
-    }
-    Ok(in_sync)
+    Ok(reported)
 }
 
 /// The state to persist for a group. `None` in each of these cases:

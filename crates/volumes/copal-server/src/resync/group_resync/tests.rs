@@ -6,6 +6,10 @@ use crate::data::member_scene::{EPOCH, GROUP, MemberScene, NOW, OTHER, head, rec
 use copal_data::BodySource;
 use copal_volume::group::BUCKET_MS;
 use prost::Message;
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicBool, Ordering},
+};
 
 const ROLES: (Role, Role) = (Role::Recovering, Role::Normal);
 /// The first bucket that is not due for sealing.
@@ -73,6 +77,49 @@ async fn a_repair_that_began_during_a_resync_spoils_it() {
     let behind = verified(&scene, EPOCH);
     assert_eq!(mark_in_sync(&scene.host, &[behind]).await.unwrap(), [GROUP]);
     assert_eq!(own(&scene).role, Role::Normal);
+}
+
+/// Symptom: a member entered no view for up to 30 s, and sent no heartbeat meanwhile, so its operations waited and
+/// it counted as down.
+/// Cause: it waited for the leader's reply to its report while it held the lock under which views are entered.
+/// Fix: it holds that lock before and after the call only.
+#[tokio::test]
+async fn views_are_entered_while_the_leader_delays_its_reply() {
+    let host: Arc<OnceLock<Arc<ReplicaHost>>> = Arc::default();
+    let was_free = Arc::new(AtomicBool::new(false));
+    let (asked, free) = (Arc::clone(&host), Arc::clone(&was_free));
+    let script = move |method, _| match method {
+        Method::BecomeWhole => {
+            free.store(asked.get().unwrap().view_lock.try_lock().is_ok(), Ordering::Release);
+            reply(&messages::BecameWhole::default())
+        }
+        _ => Err(Status::new(Code::Denied, format!("{method:?} is not expected"))),
+    };
+    let scene = MemberScene::new(ROLES, script).await;
+    assert!(host.set(Arc::clone(&scene.host)).is_ok());
+    let resynced = verified(&scene, EPOCH);
+    assert_eq!(mark_in_sync(&scene.host, &[resynced]).await.unwrap(), [GROUP]);
+    assert!(was_free.load(Ordering::Acquire));
+}
+
+/// A view that was entered between the report and the reply decides about the role itself.
+#[tokio::test]
+async fn a_reply_from_before_the_present_view_changes_nothing() {
+    let host: Arc<OnceLock<Arc<ReplicaHost>>> = Arc::default();
+    let asked = Arc::clone(&host);
+    let next = Epoch(EPOCH.0 + 1);
+    let script = move |method, _| match method {
+        Method::BecomeWhole => {
+            asked.get().unwrap().store.enter_view(GROUP, next, Role::Recovering).unwrap();
+            reply(&messages::BecameWhole::default())
+        }
+        _ => Err(Status::new(Code::Denied, format!("{method:?} is not expected"))),
+    };
+    let scene = MemberScene::new(ROLES, script).await;
+    assert!(host.set(Arc::clone(&scene.host)).is_ok());
+    let resynced = verified(&scene, EPOCH);
+    assert!(mark_in_sync(&scene.host, &[resynced]).await.unwrap().is_empty());
+    assert_eq!((own(&scene).role, own(&scene).epoch), (Role::Recovering, next));
 }
 
 /// Operations that completed without the member after its request are in no snapshot that it copied (VOL-16).
