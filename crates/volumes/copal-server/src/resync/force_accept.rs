@@ -12,10 +12,9 @@
 use crate::net::messages::{blocking, encoded};
 use crate::net::status::Status;
 use crate::replica::host::ReplicaHost;
-use crate::resync::group_resync;
-use crate::resync::in_sync::{ResyncError, VerifiedGroup, mark_in_sync};
+use crate::resync::in_sync::{ResyncError, VerifiedGroup, mark_in_sync, resynced_group};
 use bytes::Bytes;
-use copal_data::{DisputedName, GroupMembership, GroupOperation};
+use copal_data::{DisputedName, GroupMembership, GroupOperation, OperationError};
 use copal_proto::{
     messages::{self, failure::Code},
     role_of,
@@ -33,7 +32,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 ///
 /// With `dry_run` it changes nothing. Otherwise this member waits for the view of the order, deletes all
 /// second files of names, and declares itself in sync. A member that is in sync already only returns its
-/// state.
+/// state. A member that cannot become in sync in its present view deletes nothing: the operator may choose
+/// another member, and that one would take over the deletes.
 pub(crate) async fn accept(host: Arc<ReplicaHost>, request: messages::AcceptAll) -> Result<Bytes, Status> {
     let group = GroupId(request.group);
     let this = Arc::clone(&host);
@@ -44,11 +44,16 @@ pub(crate) async fn accept(host: Arc<ReplicaHost>, request: messages::AcceptAll)
     if !request.dry_run {
         membership = wait_for_view(&host, group, Epoch(request.epoch)).await?;
         if !membership.role.is_in_sync() {
+            let own_data = own_data(&host, &membership);
+            if resynced_group(&host, &own_data).map_err(status_of)?.is_none() {
+                return Err(cannot_be_in_sync());
+            }
+            disputed = disputed_names(&host, group).await?;
             while !disputed.is_empty() {
-                keep_first_claims(&host, group, &disputed).await?;
+                keep_first_claims(&host, &membership, &disputed).await?;
                 disputed = disputed_names(&host, group).await?;
             }
-            membership = declare_in_sync(&host, membership).await?;
+            membership = declare_in_sync(&host, &own_data).await?;
         }
     }
     Ok(encoded(&messages::AcceptAllReply {
@@ -90,45 +95,117 @@ async fn wait_for_view(host: &ReplicaHost, group: GroupId, epoch: Epoch) -> Resu
 
 /// Keeps the file to which a disputed name leads on this member, the first in the list of claims, and deletes
 /// the others. Nobody knows which of them was acknowledged. Reads of this member have returned the file that
-/// stays.
+/// stays. Nothing more is deleted once this member has entered another view.
 async fn keep_first_claims(
     host: &ReplicaHost,
-    group: GroupId,
+    own: &GroupMembership,
     disputed: &[DisputedName],
 ) -> Result<(), Status> {
+    let group = own.group;
     for name in disputed {
         for loser in name.claims.iter().skip(1) {
             let op = host.ids.lock().draw_op_above(host.map.now_ms(), loser.op);
             let delete =
                 GroupOperation::CopyDelete { vid: name.vid, name: name.name.clone(), fid: loser.fid, op };
             tracing::warn!(%group, loser = %loser.fid, "two files claimed one name: the loser is deleted by order");
-            group_resync::apply_operation(host, group, name.vid, delete).await.map_err(status_of)?;
+            match host.apply(group, own.epoch, delete).await? {
+                Ok(_) => {}
+                Err(OperationError::Failed(error)) => return Err(error.into()),
+                Err(_) => return Err(cannot_be_in_sync()),
+            }
         }
     }
     Ok(())
 }
 
-/// Marks this member as in sync in its present epoch, as if it had resynced from a snapshot of its own data.
-async fn declare_in_sync(host: &ReplicaHost, own: GroupMembership) -> Result<GroupMembership, Status> {
-    let verified = VerifiedGroup {
+/// This member's own data in place of a donor's snapshot.
+fn own_data(host: &ReplicaHost, own: &GroupMembership) -> VerifiedGroup {
+    VerifiedGroup {
         group: own.group,
         generation: host.damage.generation(own.group),
         asked_in: own.epoch,
         seal: own.seal,
-    };
-    let became = mark_in_sync(host, &[verified]).await.map_err(status_of)?;
-    match became.is_empty() {
-        false => own_membership(host, own.group).await,
-        true => {
-            let text = "the view has changed meanwhile, or the group is being repaired; repeat the order";
-            Err(Status::new(Code::Unavailable, text))
-        }
     }
+}
+
+/// Marks this member as in sync in its present epoch, as if it had resynced from a snapshot of its own data.
+async fn declare_in_sync(host: &ReplicaHost, own_data: &VerifiedGroup) -> Result<GroupMembership, Status> {
+    let became = mark_in_sync(host, std::slice::from_ref(own_data)).await.map_err(status_of)?;
+    match became.is_empty() {
+        false => own_membership(host, own_data.group).await,
+        true => Err(cannot_be_in_sync()),
+    }
+}
+
+fn cannot_be_in_sync() -> Status {
+    let text = "the view has changed meanwhile, or the group is being repaired; repeat the order";
+    Status::new(Code::Unavailable, text)
 }
 
 fn status_of(error: ResyncError) -> Status {
     match error {
         ResyncError::Local(refused) => refused,
         error => Status::new(Code::Unavailable, error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::member_scene::{EPOCH, GROUP, MemberScene, NOW, reply};
+    use copal_proto::Method;
+    use copal_volume::group::Role;
+
+    /// A member that is not in sync and has two files of one name, and a master that agrees.
+    async fn scene() -> MemberScene {
+        let script = |method, _| match method {
+            Method::BecomeWhole => reply(&messages::BecameWhole::default()),
+            _ => Err(Status::new(Code::Denied, format!("{method:?} is not expected"))),
+        };
+        let scene = MemberScene::new((Role::Recovering, Role::Failed), script).await;
+        scene.put(1, "a", NOW);
+        scene.put(2, "a", NOW);
+        scene
+    }
+
+    fn order() -> messages::AcceptAll {
+        messages::AcceptAll { group: GROUP.0, epoch: EPOCH.0, term: 1, dry_run: false }
+    }
+
+    async fn second_files(scene: &MemberScene) -> usize {
+        disputed_names(&scene.host, GROUP).await.unwrap().len()
+    }
+
+    #[tokio::test]
+    async fn the_chosen_member_keeps_one_file_of_each_name() {
+        let scene = scene().await;
+        accept(Arc::clone(&scene.host), order()).await.unwrap();
+        assert_eq!(second_files(&scene).await, 0);
+        assert_eq!(own_membership(&scene.host, GROUP).await.unwrap().role, Role::Normal);
+    }
+
+    /// Symptom: an order was refused because the member was repairing the group, and second files of names were
+    /// deleted all the same. After an order for another member these deletes reached that one, where the files
+    /// could be acknowledged ones.
+    /// Cause: the member deleted them before it checked whether it can become in sync.
+    /// Fix: it checks that first, and deletes in the view of that check only.
+    #[tokio::test]
+    async fn a_refused_order_deletes_nothing() {
+        let scene = scene().await;
+        scene.host.damage.begin_repair(GROUP);
+        let refused = accept(Arc::clone(&scene.host), order()).await.unwrap_err();
+        assert_eq!(refused.code(), Code::Unavailable);
+        assert_eq!(second_files(&scene).await, 1, "both files stay");
+        assert!(!scene.was_asked(Method::BecomeWhole));
+    }
+
+    #[tokio::test]
+    async fn second_files_are_deleted_in_the_view_of_the_order_only() {
+        let scene = scene().await;
+        let before = own_membership(&scene.host, GROUP).await.unwrap();
+        let disputed = disputed_names(&scene.host, GROUP).await.unwrap();
+        scene.host.store.enter_view(GROUP, Epoch(EPOCH.0 + 1), Role::Recovering).unwrap();
+        assert!(keep_first_claims(&scene.host, &before, &disputed).await.is_err());
+        assert_eq!(second_files(&scene).await, 1);
     }
 }

@@ -487,7 +487,7 @@ async fn delete_loser(
 }
 
 /// Applies an operation in this member's present epoch, and again if the epoch changes meanwhile.
-pub(crate) async fn apply_operation(
+async fn apply_operation(
     host: &ReplicaHost,
     group: GroupId,
     vid: VolumeId,

@@ -126,7 +126,7 @@ async fn record_in_sync(
 /// - a repair has begun since the comparison or the copy began;
 /// - the map does not have the view of this member's epoch;
 /// - in that view the member is down, or has missed `asked_in` or a later epoch.
-fn resynced_group(
+pub(crate) fn resynced_group(
     host: &ReplicaHost,
     verified: &VerifiedGroup,
 ) -> Result<Option<ResyncedGroup>, ResyncError> {
