@@ -7,8 +7,8 @@
 //! - A member compares counts and digests of all files of a group with those of another in-sync member. It
 //!   chooses a different member each time.
 //! - If counts or digests differ, the member looks for files of the other member that it lacks.
-//! - A file from below the stable point should be on all members. If this member lacks such a file, it
-//!   reports damage, and `repair` begins.
+//! - A file from below the stable point should be on all members. If this member lacks such a file, and the
+//!   other member still has it after that was found, this member reports damage, and `repair` begins.
 //! - The member ignores files that only it has. The other member finds them by its own comparison.
 //!
 //! Design: docs/design/cluster.md#rules VOL-34
@@ -21,8 +21,12 @@ use crate::resync::group_resync;
 use crate::resync::in_sync::ResyncError;
 use bytes::Bytes;
 use copal_client::{CallError, Connection, machine, name_of_server};
-use copal_data::{GroupMembership, VerifiedSpan, VerifySpan};
-use copal_proto::{CallClass, Method, id, messages};
+use copal_data::{GroupMembership, SnapshotEntry, VerifiedSpan, VerifySpan};
+use copal_proto::{
+    CallClass, Method, id,
+    messages::{self, failure::Code},
+    of_id,
+};
 use copal_volume::group::{Bucket, DiskId, GroupId};
 use std::{
     collections::BTreeMap,
@@ -170,7 +174,8 @@ async fn files_here(host: &ReplicaHost, group: GroupId, after: Bytes) -> Result<
     .await
 }
 
-/// Counts the files that only the other member has and whose creates lie below both stable points.
+/// Counts the files that only the other member has and whose creates lie below both stable points. Files that
+/// were deleted since the snapshot may be among them, but not all of them are.
 async fn count_missing_files(
     host: &ReplicaHost,
     own: GroupMembership,
@@ -201,11 +206,34 @@ async fn count_missing_entries(
         };
         after = last.key.clone();
         let here = group_resync::missing_files(host, page.entries).await?;
-        missing += here.iter().filter(|entry| Bucket::of(entry.op) < horizon).count();
+        for entry in here.iter().filter(|entry| Bucket::of(entry.op) < horizon) {
+            // One file that is certainly missing makes the resync compare all files.
+            if missing > 0 || still_has(other, entry).await? {
+                missing += 1;
+            }
+        }
         if !page.more {
             return Ok(missing);
         }
         tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Whether the other member has a file now, after this one was found to have neither the file nor its tombstone.
+/// A tombstone is cut only when all members have its delete. So if the other member still has the file, it was
+/// not deleted. Its snapshot does not tell: the file may have been deleted, and the tombstone cut, since then.
+async fn still_has(other: &OtherReplica, entry: &SnapshotEntry) -> Result<bool, CallError> {
+    let fetch = messages::SyncFetch {
+        sync: 0,
+        volume: entry.vid.0,
+        name: entry.name.clone(),
+        fid: Some(of_id(entry.fid.0)),
+        start: 0,
+    };
+    match other.connection.call::<messages::SyncFetched>(Method::SyncFetch, &fetch, ANSWER).await {
+        Ok(_) => Ok(true),
+        Err(CallError::Failed(failure)) if failure.code == i32::from(Code::NotFound) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -230,4 +258,59 @@ async fn files_there(
 fn random_delay() -> Duration {
     let drawn = machine::draw().unwrap_or(0) as u32;
     COMPARE_INTERVAL.mul_f64(f64::from(drawn) / f64::from(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::member_scene::{GROUP, MemberScene, NOW, fid, head, op, reply, vid};
+    use copal_volume::group::{BUCKET_MS, Role};
+
+    /// A time well below the stable point.
+    const OLD: u64 = NOW - 200_000;
+
+    /// Files that a member misses beside another member, whose snapshot has one that this one lacks. `has_file`:
+    /// the other member still has that file.
+    async fn missing(has_file: bool) -> usize {
+        let stable_point = Bucket((NOW - 100_000) / BUCKET_MS);
+        let script = move |method, _| match method {
+            Method::SyncOpen => reply(&messages::SyncOpened {
+                sync: 1,
+                horizon: stable_point.0,
+                ..messages::SyncOpened::default()
+            }),
+            Method::SyncNext => {
+                let entry = messages::SyncEntry {
+                    key: Bytes::from_static(b"key"),
+                    volume: vid().0,
+                    name: Bytes::from_static(b"a"),
+                    fid: Some(of_id(fid(1, OLD).0)),
+                    op: Some(of_id(op(1, OLD).0)),
+                };
+                reply(&messages::SyncEntries { entries: vec![entry], more: false })
+            }
+            Method::SyncFetch if has_file => reply(&messages::SyncFetched {
+                head: Some(head(1, b"body", OLD)),
+                bytes: Bytes::from_static(b"body"),
+            }),
+            Method::SyncFetch => Err(Status::new(Code::NotFound, "the file was deleted meanwhile")),
+            Method::SyncClose => reply(&messages::Done {}),
+            _ => Err(Status::new(Code::Denied, format!("{method:?} is not expected"))),
+        };
+        let scene = MemberScene::new((Role::Normal, Role::Normal), script).await;
+        let own = scene.host.store.membership(GROUP).unwrap().unwrap();
+        let own = GroupMembership { stable_point, ..own };
+        let other = OtherReplica { server: "data2".to_owned(), connection: scene.source().await.connection };
+        count_missing_files(&scene.host, own, &other).await.unwrap()
+    }
+
+    /// Symptom: an in-sync member left role N and compared all files of a group, although no file was missing.
+    /// Cause: it walked the other member's snapshot for minutes. A file that was deleted meanwhile was in the
+    /// snapshot, and its tombstone was cut before the walk came to it.
+    /// Fix: a file counts as missing only if the other member still has it.
+    #[tokio::test]
+    async fn a_file_that_was_deleted_during_the_walk_is_not_missing() {
+        assert_eq!(missing(false).await, 0);
+        assert_eq!(missing(true).await, 1);
+    }
 }
