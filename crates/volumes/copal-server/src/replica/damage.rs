@@ -47,7 +47,8 @@ impl DamagedGroups {
         self.now.notified().await;
     }
 
-    /// Whether the group is being repaired. Meanwhile this member cannot become in sync.
+    /// Whether the group is being repaired, or is about to be. Meanwhile this member cannot become in sync, and is no
+    /// donor.
     pub(crate) fn is_repairing(&self, group: GroupId) -> bool {
         self.repairing.lock().contains(&group)
     }
@@ -55,6 +56,12 @@ impl DamagedGroups {
     /// Number of repairs of a group. A comparison counts only if the number is unchanged since its begin.
     pub(crate) fn generation(&self, group: GroupId) -> u64 {
         self.generations.lock().get(&group).copied().unwrap_or_default()
+    }
+
+    /// Announces a repair, which begins if another member is in sync. From now on this member is no donor, and cannot
+    /// become in sync in the group.
+    pub(crate) fn announce_repair(&self, group: GroupId) {
+        self.repairing.lock().insert(group);
     }
 
     /// Begins a repair: from now on this member cannot become in sync in the group.
@@ -69,7 +76,7 @@ impl DamagedGroups {
         self.repairs.load(Ordering::Acquire)
     }
 
-    /// Ends a repair.
+    /// Ends a repair, also one that was only announced.
     pub(crate) fn end_repair(&self, group: GroupId) {
         self.repairing.lock().remove(&group);
     }

@@ -48,7 +48,8 @@ fn not_in_sync() -> Status {
     Status::new(Code::NotAuthoritative, "this member is not in sync itself")
 }
 
-/// Takes the snapshot, and checks that no repair dropped rows before it.
+/// Takes the snapshot, and checks that no repair dropped rows before it, or is about to: this member then leaves
+/// role N, and the asking member may do the same because of this reply (VOL-28).
 fn take_snapshot(host: &ReplicaHost, begin: &ReadBegin) -> Result<Bytes, Status> {
     let membership = begin.membership;
     let group = membership.group;
@@ -57,7 +58,7 @@ fn take_snapshot(host: &ReplicaHost, begin: &ReadBegin) -> Result<Bytes, Status>
     let snapshot = host.store.snapshot(group)?;
     let now = host.store.membership(group)?.unwrap_or(membership);
     let removed = host.store.removed_volumes(group)?;
-    if !host.role_of_read(begin)?.is_in_sync() {
+    if !host.role_of_read(begin)?.is_in_sync() || host.damage.is_repairing(group) {
         return Err(not_in_sync());
     }
     Ok(encoded(&messages::SyncOpened {
@@ -203,5 +204,18 @@ mod tests {
         scene.host.damage.end_repair(GROUP);
         let refused = take_snapshot(&scene.host, &begin).unwrap_err();
         assert_eq!(refused.code(), Code::NotAuthoritative);
+    }
+
+    /// The asking member may have damage too: it would leave role N because this one is in sync.
+    #[tokio::test]
+    async fn a_member_that_is_about_to_repair_is_no_donor() {
+        let script = |_, _| Err(Status::new(Code::Denied, "nothing is asked"));
+        let scene = MemberScene::new((Role::Normal, Role::Normal), script).await;
+        let begin = scene.host.begin_read(GROUP, EPOCH).await.unwrap();
+        scene.host.damage.announce_repair(GROUP);
+        let refused = take_snapshot(&scene.host, &begin).unwrap_err();
+        assert_eq!(refused.code(), Code::NotAuthoritative);
+        scene.host.damage.end_repair(GROUP);
+        take_snapshot(&scene.host, &begin).unwrap();
     }
 }

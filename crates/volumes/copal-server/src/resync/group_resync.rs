@@ -184,7 +184,8 @@ async fn compare_with_donor(
     mark_in_sync(host, &verified).await
 }
 
-async fn recovery_connection(host: &ReplicaHost, disk: DiskId) -> Option<Connection> {
+/// A connection for copies to another member; `None`: it cannot be reached.
+pub(crate) async fn recovery_connection(host: &ReplicaHost, disk: DiskId) -> Option<Connection> {
     let place = host.map.place(disk)?;
     let name = name_of_server(&place.server_uuid);
     host.connections.connect(&place.address, name, CallClass::Recovery).await.ok()
@@ -258,7 +259,8 @@ async fn resync_from_donor(host: &ReplicaHost, membership: GroupMembership) -> R
     Err(ResyncError::NoDonor)
 }
 
-async fn close_snapshot(connection: &Connection, sync: u64) {
+/// Closes a snapshot of a donor.
+pub(crate) async fn close_snapshot(connection: &Connection, sync: u64) {
     let close = messages::SyncClose { sync };
     let closed: Result<messages::Done, _> = connection.call(Method::SyncClose, &close, ANSWER).await;
     // If this call fails, the snapshot expires at the donor.

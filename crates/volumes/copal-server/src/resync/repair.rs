@@ -5,7 +5,8 @@
 //! a limited rate, so that damage is found while other members still have the data.
 //!
 //! Invariants
-//! - Rows are dropped only if the view has another in-sync member to copy from.
+//! - Rows are dropped only if another member has replied that it is in sync. A member that is about to repair a
+//!   group replies that it is not. So of several members with damage, one at least stays in sync.
 //! - This member leaves role N before it drops the first row.
 //! - A comparison or a copy that began before the repair does not make this member in sync.
 //!
@@ -15,8 +16,11 @@
 use crate::net::messages::blocking;
 use crate::net::status::Status;
 use crate::replica::host::ReplicaHost;
-use copal_client::machine;
-use copal_volume::group::GroupId;
+use crate::resync::group_resync::{close_snapshot, recovery_connection};
+use crate::resync::in_sync::ANSWER;
+use copal_client::{CallError, machine};
+use copal_proto::{Method, messages};
+use copal_volume::group::{DiskId, GroupId};
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -62,11 +66,15 @@ pub(crate) async fn run(host: Arc<ReplicaHost>) {
 
 /// Drops the damaged rows of a group. Returns false, with nothing changed, if no other member is in sync.
 async fn repair_group(host: &ReplicaHost, group: GroupId) -> Result<bool, Status> {
-    let me = host.disk();
-    let view = host.map.view(group);
-    let has_donor = view.is_some_and(|view| view.in_sync().any(|disk| disk != me));
-    if !has_donor {
-        return Ok(false);
+    // From here on this member is no donor: of two members with damage that ask each other, at most one leaves
+    // role N.
+    host.damage.announce_repair(group);
+    match find_donor(host, group).await {
+        Ok(true) => {}
+        outcome => {
+            host.damage.end_repair(group);
+            return outcome;
+        }
     }
     let turn = host.view_lock.lock().await;
     host.damage.begin_repair(group);
@@ -96,6 +104,31 @@ async fn repair_group(host: &ReplicaHost, group: GroupId) -> Result<bool, Status
         "damaged rows were dropped; they are copied from another member"
     );
     Ok(true)
+}
+
+/// Whether another member replies that it is in sync. The view alone does not tell: it has one role for all groups
+/// of a server, and does not change when the server finds damage in one of them.
+async fn find_donor(host: &ReplicaHost, group: GroupId) -> Result<bool, Status> {
+    let me = host.disk();
+    let view = host.map.view(group);
+    let others: Vec<DiskId> =
+        view.iter().flat_map(|view| view.in_sync()).filter(|disk| *disk != me).collect();
+    let Some(own) = host.store.membership(group)? else {
+        return Ok(false);
+    };
+    for disk in others {
+        let Some(connection) = recovery_connection(host, disk).await else {
+            continue;
+        };
+        let open = messages::SyncOpen { group: group.0, epoch: own.epoch.0, disk: me.0 };
+        let opened: Result<messages::SyncOpened, CallError> =
+            connection.call(Method::SyncOpen, &open, ANSWER).await;
+        if let Ok(opened) = opened {
+            close_snapshot(&connection, opened.sync).await;
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 #[cfg(test)]
