@@ -12,8 +12,8 @@ use std::{
     process::{Command, ExitCode, Stdio},
 };
 
-const TEST: &str = "chaos::nothing_acknowledged_is_lost_whoever_is_killed_or_frozen";
-const FLEET_TEST: &str = "fleet_chaos::nothing_published_is_lost_whoever_of_a_fleet_is_killed";
+const TEST: &str = "chaos::no_acknowledged_file_is_lost_when_any_process_is_killed_or_frozen";
+const FLEET_TEST: &str = "fleet_chaos::no_published_snapshot_is_lost_when_any_process_of_a_fleet_is_killed";
 /// Exit code of a successful run on a machine where links could not be cut.
 const WITHOUT_LINKS: u8 = 3;
 

@@ -39,7 +39,7 @@ fn with_equal_times_the_two_formulas_agree() {
 }
 
 #[test]
-fn events_give_what_the_formula_gives() {
+fn simulated_events_agree_with_the_formula() {
     // Small and frequently failing: hundreds of losses in a second of computing.
     let arguments = arguments(&[
         "--servers",

@@ -106,7 +106,7 @@ fn one_reading_of_the_paper_fits_its_figures() {
 
 /// Checks the overhead of a batch against the agents' messages.
 #[test]
-fn a_batch_takes_what_its_messages_take() {
+fn a_batch_costs_the_bytes_of_its_messages() {
     use copal_agent::fleet::messages::{AnswerMessage, AskMessage};
     use prost::Message;
     // Length, header and remaining time of a frame. The batch has a reply, its answers a call of their own.

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gaps_are_what_no_range_holds_in_whatever_order_they_come() {
+    fn gaps_do_not_depend_on_the_order_of_the_ranges() {
         let mut coverage = CoverageReport::default();
         for range in [30..40, 0..10, 35..50, 10..20, 60..61, 0..5] {
             coverage.add(&range, RangeCoverage::Unused(UnusedSpace::Free));

@@ -166,7 +166,7 @@ mod tests {
     /// Cause: the number of the library was printed without a unit.
     /// Fix: sizes are printed in human-readable form.
     #[test]
-    fn an_interrupted_backup_says_what_is_kept_in_the_units_of_people() {
+    fn an_interrupted_backup_prints_the_stored_bytes_with_a_unit() {
         let failure = Failure::from(Error::Cancelled { kept_bytes: Some(16_961_536) });
         assert_eq!(failure.exit_code, exit::INTERRUPTED);
         assert!(failure.sentence.contains("; 17.0 MB already stored"), "{}", failure.sentence);

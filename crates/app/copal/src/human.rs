@@ -240,7 +240,7 @@ mod tests {
     /// a row.
     /// Cause: stored text was printed unescaped. Fix: control characters are escaped.
     #[test]
-    fn what_a_terminal_would_obey_is_shown() {
+    fn control_characters_are_printed_escaped() {
         assert_eq!(visible("Büro: база"), "Büro: база");
         assert_eq!(visible("a\u{1b}[2J\u{202e}\nb"), "a\\u{1b}[2J\\u{202e}\\nb");
         assert_eq!(visible_lines("a\rb\nc\n"), "a\\rb\nc\n");

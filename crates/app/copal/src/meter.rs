@@ -272,7 +272,7 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn savings_are_what_was_read_and_not_stored() {
+    fn savings_are_the_bytes_read_but_not_stored() {
         assert_eq!(savings(Stage::Read, 100, 25), ", stored 25 B (75 % saved)");
         assert_eq!(savings(Stage::Read, 100, 130), ", stored 130 B (0 % saved)");
         assert_eq!(savings(Stage::Read, 0, 0), "");
@@ -281,7 +281,7 @@ mod tests {
     /// Symptom: `103 %` of a disk that was written during the read.
     /// Cause: the total is announced before the read. Fix: the share is at most 100 %.
     #[test]
-    fn more_than_was_told_is_all_of_it() {
+    fn the_share_is_100_percent_beyond_the_announced_total() {
         let state = StageProgress {
             stage: Some(Stage::Read),
             what: "web".to_owned(),

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_in_a_cluster_are_told_from_directories() {
+    fn places_in_a_cluster_are_distinguished_from_directories() {
         let parse = |text: &str| ClusterPlace::parse(Path::new(text));
         let place = parse("copal://127.0.0.1:7400/vms/a/").unwrap().unwrap();
         assert_eq!((place.master.as_str(), place.path.as_str()), ("127.0.0.1:7400", "vms/a"));

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_nothing_hurries_nobody() {
+    fn a_marker_without_questions_does_not_advance_the_comparison() {
         let (mut round, now) = (asked_by([2, 3]), Instant::now());
         round.mark(1, seconds(10), 3, now);
         assert_eq!(round.due(), None);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_that_come_again_are_compared_within_what_is_left_of_patience() {
+    fn repeated_questions_are_compared_within_the_remaining_patience() {
         let (mut round, now) = (asked_by([1]), Instant::now());
         round.mark(1, PATIENCE, 2, now);
         assert!(round.take_due(now + seconds(50)));

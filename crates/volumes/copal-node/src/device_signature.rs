@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_device_is_read_whole() {
+    fn a_small_device_is_read_completely() {
         for at in (0..64 * KIB).step_by(4093) {
             let (_scratch, path) = holding(64 * KIB, at, b"x");
             assert!(find(&path).unwrap().is_some(), "{at}");

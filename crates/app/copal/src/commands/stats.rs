@@ -151,7 +151,7 @@ mod tests {
     /// Cause: the ratio was printed unconditionally.
     /// Fix: it is printed only if the packs are smaller.
     #[test]
-    fn what_takes_less_says_so_and_nothing_else_does() {
+    fn the_ratio_is_printed_only_if_the_packs_are_smaller() {
         assert_eq!(in_packs(0, 0), "nothing yet");
         assert_eq!(in_packs(0, 5_000_000), "5.00 MB");
         assert_eq!(in_packs(1_000_000, 5_000_000), "5.00 MB");

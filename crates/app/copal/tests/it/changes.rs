@@ -37,7 +37,7 @@ fn map_form(size: u64, changes: &[Change]) -> Value {
 }
 
 #[test]
-fn an_incremental_backup_reads_what_changed() {
+fn an_incremental_backup_reads_only_changed_ranges() {
     let house = House::plain();
     let size = 64 * MIB;
     let mut disk = Disk::create(&house.path("disk.raw"), size, 10);

@@ -246,7 +246,7 @@ impl Drop for Served {
 }
 
 #[test]
-fn what_goes_wrong_gets_its_code_and_says_what_to_do() {
+fn each_failure_has_its_exit_code_and_advice() {
     let cluster = Served::start(&[]);
     let one = cluster.file("one", b"one");
     cluster.good(&["fs", "mkdir", "mail"]);
@@ -346,7 +346,7 @@ fn with_too_few_members_nothing_appears_and_a_frozen_member_is_worked_around() {
 /// took 96 MB, regardless of earlier options. Cause: these were not saved. Fix: they are saved, like all
 /// options of a first start.
 #[test]
-fn a_start_goes_by_what_the_last_one_was_told() {
+fn a_start_reuses_the_options_of_the_last_one() {
     let cluster = Served::with_servers(3, &["--permanent-after", "3h", "--memory", "120M"]);
     let dir = |name: &str| cluster.scratch.path().join("c").join(name);
     let again = |words: &[&str], name: &str| {
@@ -426,7 +426,7 @@ fn a_first_start_that_cannot_make_its_store_joins_nothing() {
 /// Symptom: the first start of a master without its database ended with an error of the database library
 /// alone.
 #[test]
-fn a_cluster_whose_database_is_away_is_not_made_and_says_what_to_do() {
+fn no_cluster_is_made_without_its_database_and_the_error_has_advice() {
     let scratch = tempfile::tempdir().unwrap();
     let start = |listen: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_copal"));
@@ -513,7 +513,7 @@ fn operations_as_lines_of_json_are_answered_as_they_end() {
 }
 
 #[test]
-fn garbage_and_silence_are_closed_and_nobody_else_notices() {
+fn garbage_and_silent_connections_are_closed_without_effect_on_others() {
     let cluster = Served::start(&[]);
     let address = format!("127.0.0.1:{}", cluster.port + 1);
     let mut silent = TcpStream::connect(&address).unwrap();

@@ -33,7 +33,7 @@ fn only_entry(directory: &Path) -> PathBuf {
 }
 
 #[test]
-fn doors_are_read_to_the_end_while_a_server_is_killed() {
+fn exports_are_read_to_the_end_while_a_server_is_killed() {
     if !have_qemu() || !have_fuse() {
         return;
     }

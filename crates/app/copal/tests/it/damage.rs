@@ -225,7 +225,7 @@ fn each_sum_of_a_killed_repository_is_reported_or_takes_nothing_away() {
 /// passed on unchanged. Fix: the engine names manifest and log when it opens, and the command gives the
 /// remedy.
 #[test]
-fn a_damaged_manifest_or_log_is_named_with_what_to_do_and_nothing_is_lost() {
+fn a_damaged_manifest_or_log_is_named_with_advice_and_nothing_is_lost() {
     let (house, truth) = lived_in();
     let subject = Subject::new(house, truth, 84);
     let listed = subject.listed();

@@ -11,7 +11,7 @@ fn found(said: &str, name: &str, state: &str) -> usize {
 }
 
 #[test]
-fn a_healthy_cluster_has_nothing_bad_and_what_is_wrong_is_named() {
+fn a_healthy_cluster_has_no_findings_and_each_fault_is_named() {
     let cluster = Served::start(&[]);
     let said = cluster.good(&["--json", "doctor"]);
     for (name, count) in [
@@ -100,7 +100,7 @@ fn an_operation_has_one_number_in_the_logs_of_client_and_servers() {
 /// or with tables older than the state of data servers, only with an explicit option. Then a server that does
 /// not answer, or was in sync at an earlier epoch than others, copies everything.
 #[test]
-fn who_was_away_when_a_master_was_lost_takes_over_what_it_missed() {
+fn a_server_that_was_down_when_a_master_was_lost_resyncs() {
     let cluster = Served::start(&[]);
     cluster.good(&["fs", "mkdir", "mail"]);
     cluster.good(&["meta", "backup", "--dir", "c/master", "kept"]);

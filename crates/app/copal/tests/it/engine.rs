@@ -213,7 +213,7 @@ fn entries(path: &Path) -> Vec<u64> {
 }
 
 #[test]
-fn what_is_readable_is_saved_when_there_is_no_copy() {
+fn readable_data_is_saved_when_there_is_no_copy() {
     let scene = Scene::new();
     damage(&scene.store, &value(5000));
     let refused = scene.run(&["repair"]);

@@ -276,7 +276,7 @@ fn a_second_process_is_told_to_wait() {
 }
 
 #[test]
-fn a_full_store_keeps_what_it_has() {
+fn a_full_store_keeps_its_data() {
     let house = House::plain();
     let small = Disk::create(&house.path("small.raw"), 4 * MIB, 23);
     let kept = id(&house.backup("small", &house.path("small.raw")));

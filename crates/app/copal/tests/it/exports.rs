@@ -203,7 +203,7 @@ fn files_below(directory: &Path, files: &mut Vec<PathBuf>) {
 }
 
 #[test]
-fn a_damaged_chunk_is_an_error_of_its_range_and_told_once() {
+fn a_damaged_chunk_is_an_error_of_its_range_and_reported_once() {
     if !have_qemu() {
         return;
     }
@@ -230,7 +230,7 @@ fn a_damaged_chunk_is_an_error_of_its_range_and_told_once() {
 }
 
 #[test]
-fn a_served_snapshot_is_kept_until_force_closes_its_door() {
+fn a_served_snapshot_is_kept_until_force_closes_its_export() {
     let house = House::plain();
     let (_, _, first, second) = two_snapshots(&house, 304);
     let third = id(&house.backup("web", &house.path("disk.raw")));
@@ -276,7 +276,7 @@ fn lock_store(house: &House, is_shared: bool) -> File {
 /// Fix: it looks again once it has the store. The same for `delete`, `prune` with a policy, and `vm rm`,
 /// which never looked.
 #[test]
-fn a_snapshot_is_kept_whose_door_opens_while_forget_waits() {
+fn a_snapshot_is_kept_whose_export_opens_while_forget_waits() {
     let house = House::fleet();
     let mut disk = Disk::create(&house.path("disk.raw"), 8 * MIB, 311);
     let first = id(&house.backup("web", &house.path("disk.raw")));
@@ -321,7 +321,7 @@ fn a_snapshot_is_kept_whose_door_opens_while_forget_waits() {
 /// being forgotten, and no test noticed. Fix: this test; nothing is freed until the export ends, or with
 /// --force.
 #[test]
-fn nothing_is_freed_while_a_door_shows_what_is_forgotten() {
+fn nothing_is_freed_while_an_export_serves_a_forgotten_snapshot() {
     let house = House::fleet();
     let mut disk = Disk::create(&house.path("disk.raw"), 8 * MIB, 313);
     let mut snapshots = Vec::new();
@@ -581,7 +581,7 @@ fn snapshots_are_files_of_a_mount() {
 /// Symptom: `copal mount` on the mount of a killed process blamed /dev/fuse. Fix: the error names the old
 /// mount and how to remove it.
 #[test]
-fn what_a_killed_mount_leaves_is_named() {
+fn the_mount_of_a_killed_process_is_named() {
     if !have_fuse() {
         return;
     }
@@ -625,7 +625,7 @@ fn a_damaged_range_of_a_mounted_file_leaves_the_rest() {
 }
 
 #[test]
-fn nbdfuse_shows_what_nbd_serves() {
+fn nbdfuse_shows_the_bytes_that_nbd_serves() {
     if !have_qemu() || !have_fuse() {
         return;
     }

@@ -69,7 +69,7 @@ fn vms_of_a_fleet_are_apart_and_deleted_by_vectors() {
 }
 
 #[test]
-fn what_only_a_fleet_has_is_refused_elsewhere_in_a_sentence() {
+fn fleet_commands_are_refused_in_the_layout_solo() {
     let house = House::plain();
     let disk = house.path("disk.raw");
     Disk::create(&disk, MIB, 81);

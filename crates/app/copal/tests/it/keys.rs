@@ -129,7 +129,7 @@ fn keys_are_listed_and_removed_but_for_the_last_that_opens_everything() {
 }
 
 #[test]
-fn what_is_no_key_or_goes_with_none_is_told_in_a_sentence() {
+fn wrong_key_arguments_are_refused_in_a_sentence() {
     let house = House::encrypted();
     // An existing file is not changed.
     std::fs::write(house.path("taken"), "mine").unwrap();

@@ -129,7 +129,7 @@ fn changes_speak_json(house: &House, snapshot: &str) {
 }
 
 #[test]
-fn text_for_people_names_what_matters() {
+fn text_for_people_has_the_important_words() {
     let house = House::plain();
     Disk::create(&house.path("disk.raw"), 4 * MIB, 31);
     let said = |words: &[&str]| {
@@ -212,7 +212,7 @@ fn with_stdout(house: &House, words: &[&str], stdout: &str) -> Run {
 /// descriptor.
 /// Fix: a result that could not be written is exit code 1.
 #[test]
-fn a_result_that_nobody_gets_is_no_success() {
+fn a_result_that_cannot_be_written_is_no_success() {
     let house = House::plain();
     Disk::create(&house.path("disk.raw"), MIB, 33);
     house.backup("web", &house.path("disk.raw"));
@@ -242,7 +242,7 @@ fn a_result_that_nobody_gets_is_no_success() {
 /// Cause: each command listed the common options, and options from the environment counted as given.
 /// Fix: only `copal --help` lists them, and a usage error names the missing options alone.
 #[test]
-fn common_options_are_told_once_and_never_demanded() {
+fn common_options_are_in_the_help_once_and_optional() {
     let house = House::encrypted();
     let run = house.run(["backup"]);
     assert_eq!(run.code, Some(2));
@@ -277,7 +277,7 @@ fn common_options_are_told_once_and_never_demanded() {
 /// Cause: the manifest was written before its own size was known; the other fields were never read.
 /// Fix: all of it is shown, and both description and tags select snapshots.
 #[test]
-fn what_was_told_at_a_backup_is_shown_and_asked_for() {
+fn description_and_tags_of_a_backup_are_shown_and_select_it() {
     let house = House::plain();
     let disk = Disk::create(&house.path("disk.raw"), 4 * MIB, 34);
     let image = house.word("disk.raw");

@@ -71,7 +71,7 @@ fn assert_nothing_left(daemon: &Daemon) {
 }
 
 #[test]
-fn a_full_backup_and_three_incremental_ones_hold_what_the_disks_were() {
+fn a_full_backup_and_three_incremental_ones_hold_the_content_of_their_time() {
     if !have_daemon() {
         return;
     }
@@ -111,7 +111,7 @@ fn a_full_backup_and_three_incremental_ones_hold_what_the_disks_were() {
 /// While `copal` reads, a writer writes block after block, round and round: only one moment has one round up
 /// to some block and the previous round after it.
 #[test]
-fn what_is_written_meanwhile_is_in_the_next_snapshot_and_not_in_this_one() {
+fn writes_during_a_backup_are_in_the_next_snapshot_and_not_in_this_one() {
     if !have_daemon() {
         return;
     }
@@ -518,7 +518,7 @@ fn a_bitmap_that_does_not_count_costs_its_disk_alone() {
 }
 
 #[test]
-fn whoever_is_killed_between_the_moment_and_the_snapshot_forgets_no_write() {
+fn a_kill_between_the_moment_and_the_snapshot_forgets_no_write() {
     if !have_daemon() {
         return;
     }
@@ -620,7 +620,7 @@ fn a_daemon_that_is_killed_meanwhile_costs_a_rescan() {
 }
 
 #[test]
-fn a_qemu_without_a_limit_of_time_for_copies_is_read_as_a_whole() {
+fn a_qemu_without_a_limit_of_time_for_copies_is_read_in_full() {
     if !have_daemon() {
         return;
     }
@@ -672,7 +672,7 @@ fn a_guest_is_frozen_for_the_moment_alone() {
 }
 
 #[test]
-fn an_agent_backs_up_what_runs() {
+fn an_agent_backs_up_a_running_vm() {
     if !have_daemon() {
         return;
     }
@@ -731,7 +731,7 @@ fn an_agent_freezes_a_guest_as_its_plan_says() {
 }
 
 #[test]
-fn what_cannot_be_done_is_said_in_a_sentence() {
+fn impossible_live_backups_are_refused_in_a_sentence() {
     if !have_daemon() {
         return;
     }

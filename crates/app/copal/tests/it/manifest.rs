@@ -91,7 +91,7 @@ fn a_damaged_snapshot_is_listed_and_forgotten_and_the_others_work() {
 /// Cause: a dry run decoded every snapshot, also those that would be removed, and failed with their errors.
 /// Fix: it skips those, and lists an obstacle of the real command as a refusal.
 #[test]
-fn a_dry_run_beside_a_damaged_snapshot_tells_what_is_in_the_way() {
+fn a_dry_run_beside_a_damaged_snapshot_lists_it_as_a_refusal() {
     let house = House::plain();
     Disk::create(&house.path("disk.raw"), MIB, 121);
     let hurt = id(&house.backup("web", &house.path("disk.raw")));

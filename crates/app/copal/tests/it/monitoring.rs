@@ -23,7 +23,7 @@ fn value(page: &str, sample: &str) -> Option<f64> {
 }
 
 #[test]
-fn each_process_counts_what_it_answers_and_says_how_it_is() {
+fn each_process_counts_its_answers_and_reports_its_health() {
     let cluster = Served::start(&[]);
     let processes = cluster.ready["processes"].as_array().unwrap();
     let http = |name: &str| {
@@ -81,7 +81,7 @@ fn each_process_counts_what_it_answers_and_says_how_it_is() {
 }
 
 #[test]
-fn a_connection_that_is_closed_for_what_it_sent_is_counted() {
+fn a_connection_closed_for_malformed_input_is_counted() {
     let cluster = Served::start(&[]);
     let (calls, http) =
         (format!("127.0.0.1:{}", cluster.port + 1), format!("127.0.0.1:{}", cluster.port + 201));

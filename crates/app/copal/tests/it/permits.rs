@@ -57,7 +57,7 @@ impl Scene {
 }
 
 #[test]
-fn a_repository_in_a_cluster_is_pruned_and_only_who_may_write_writes() {
+fn a_repository_in_a_cluster_is_pruned_and_written_only_with_the_right() {
     let scene = Scene::new();
     scene.good(&["init", "--layout", "solo"]);
     let (first, second) = (scene.disk("first", 1, 3 << 20), scene.disk("second", 2, 3 << 20));
@@ -178,7 +178,7 @@ fn in_a_fleet_many_write_at_once_and_one_vm_is_backed_up_by_one() {
 }
 
 #[test]
-fn a_named_client_does_what_it_was_granted_and_nothing_else() {
+fn a_named_client_can_do_only_the_granted_operations() {
     let scene = Scene::new();
     let cluster = &scene.cluster;
     let small = cluster.file("small", b"small");
@@ -330,7 +330,7 @@ fn rewrite_certificate(cluster: &Served, (name, path): (&str, &str), ago_ms: u64
 /// `doctor` reported an error for a cluster whose state this client may not query.
 /// Cause: the results "missing", "not allowed" and "not now" were confused. Fix: each has its own code.
 #[test]
-fn what_is_not_there_and_what_is_not_allowed_are_said_at_once() {
+fn missing_and_forbidden_are_reported_at_once() {
     let cluster = Served::start(&[]);
     let told = |said: String| serde_json::from_str::<serde_json::Value>(&said).unwrap();
     let small = cluster.file("small", b"small");

@@ -30,7 +30,7 @@ fn lives(house: &House) {
 }
 
 #[test]
-fn a_repository_of_files_does_what_one_in_a_file_does() {
+fn a_repository_of_files_behaves_like_one_in_a_file() {
     let house = House::of_files();
     assert!(!house.store().exists());
     // Symptom: a store file of 18447 PB. Cause: the end of all addresses was taken for a size. Fix: it has no
@@ -231,7 +231,7 @@ fn a_restore_onto_the_device_of_a_repository_is_refused() {
 /// Cause: only the repository's own device was refused.
 /// Fix: all devices that share bytes with it, by the kernel's list, are refused.
 #[test]
-fn a_restore_onto_what_shares_bytes_with_the_repository_is_refused() {
+fn a_restore_onto_a_target_that_shares_bytes_with_the_repository_is_refused() {
     let scratch = House::empty();
     let Some(mut store) = LoopDevice::attach(&scratch.path("store.raw"), 100 * MIB) else {
         return;
@@ -272,7 +272,7 @@ fn a_restore_onto_what_shares_bytes_with_the_repository_is_refused() {
 /// Cause: a reader's lock is on the node of its own device, and the other nodes were not checked.
 /// Fix: an opening of a device for writing checks the locks of all devices that share bytes with it.
 #[test]
-fn a_store_is_not_made_on_what_shares_bytes_with_one_in_use() {
+fn a_store_is_not_made_on_a_device_that_shares_bytes_with_one_in_use() {
     let scratch = House::empty();
     let Some(mut whole) = LoopDevice::attach(&scratch.path("whole.raw"), 100 * MIB) else {
         return;
@@ -309,7 +309,7 @@ fn records(house: &House) -> Vec<u64> {
 }
 
 #[test]
-fn damaged_last_writes_stop_the_store_until_somebody_gives_them_up() {
+fn damaged_last_writes_stop_the_store_until_they_are_given_up() {
     let house = House::plain();
     let disk = Disk::create(&house.path("disk.raw"), 2 * MIB, 94);
     let snapshot = id(&house.backup("web", &house.path("disk.raw")));

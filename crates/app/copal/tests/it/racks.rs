@@ -68,7 +68,7 @@ fn a_rack_is_kept_for_later_starts_and_shown_and_may_be_changed() {
 }
 
 #[test]
-fn a_disk_shows_what_is_on_it_and_what_it_still_takes() {
+fn a_disk_shows_its_used_and_its_available_bytes() {
     let cluster = Served::start(&["--limit", "1G"]);
     let told = cluster.told(&["disk", "ls"]);
     assert_eq!(told["disks"].as_array().unwrap().len(), 3);
@@ -86,7 +86,7 @@ fn a_disk_shows_what_is_on_it_and_what_it_still_takes() {
 }
 
 #[test]
-fn why_a_group_lacks_a_copy_is_told() {
+fn why_degraded_explains_a_missing_copy() {
     let cluster = Served::start(&[]);
     assert_eq!(cluster.good(&["group", "why-degraded", "7"]), "group 7 is in sync\n");
     let missing = cluster.bad(40, &["group", "why-degraded", "999"]);

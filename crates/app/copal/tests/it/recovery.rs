@@ -57,7 +57,7 @@ pub(crate) fn wait_for(cluster: &Served, limit: Duration, wanted: impl Fn(&Value
 }
 
 #[test]
-fn a_server_that_is_given_up_is_copied_at_the_rate_that_was_set_and_the_end_is_told() {
+fn a_lost_server_is_copied_at_the_set_rate_and_the_end_is_reported() {
     let cluster = Served::with_servers(4, &["--recovery-rate", "6M", "--first-servers", "3"]);
     fill(&cluster, 48, 600_000);
     assert!(cluster.good(&["group", "boost", "64"]).contains("all its replicas"));

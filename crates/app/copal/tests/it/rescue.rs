@@ -91,7 +91,7 @@ fn remove(path: &Path) {
 }
 
 #[test]
-fn a_whole_repository_is_saved_whole_with_its_password_ids_and_times() {
+fn an_undamaged_repository_is_saved_completely_with_its_password_ids_and_times() {
     let subject = Subject::new(House::encrypted());
     let (summary, code) = subject.save("new");
     assert_eq!(code, Some(0), "{summary}");
@@ -112,7 +112,7 @@ fn a_whole_repository_is_saved_whole_with_its_password_ids_and_times() {
 /// Cause: every command requires all structures to be readable.
 /// Fix: `repair store` opens the readable parts, and copies undamaged snapshots.
 #[test]
-fn what_is_whole_of_a_store_that_was_cut_is_saved() {
+fn undamaged_snapshots_of_a_truncated_store_are_saved() {
     let subject = Subject::new(House::plain());
     let mut seen = [false; 3];
     // Shorter, and without the manifest of the engine: then the list of keys is lost.
@@ -140,7 +140,7 @@ fn what_is_whole_of_a_store_that_was_cut_is_saved() {
 /// Cause: the report of the opening was discarded, and lacked this fact. Fix: it names the state that was
 /// read, which is reported as a loss.
 #[test]
-fn without_its_newest_tables_a_store_gives_what_it_was_before() {
+fn without_its_newest_tables_a_store_yields_its_earlier_state() {
     let subject = Subject::new(House::plain());
     let mut check = subject.house.command(["--json", "check", "--read-data", "--coverage"]);
     let report = Run::of(check.output().unwrap());

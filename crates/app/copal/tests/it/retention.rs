@@ -7,7 +7,7 @@ use crate::{
 use std::os::unix::fs::MetadataExt;
 
 #[test]
-fn a_policy_keeps_what_it_names_and_space_returns() {
+fn a_policy_keeps_its_snapshots_and_space_returns() {
     let house = House::plain();
     let mut disk = Disk::create(&house.path("disk.raw"), 16 * MIB, 60);
     let mut days = Vec::new();
@@ -54,7 +54,7 @@ fn a_policy_keeps_what_it_names_and_space_returns() {
 /// Symptom: a store's file never shrank, even after large removals. Cause: freed space was only reused.
 /// Fix: prune truncates the file and punches holes, and reports it; a backup allocates the space again.
 #[test]
-fn the_file_system_has_again_what_prune_frees() {
+fn prune_returns_freed_space_to_the_file_system() {
     let house = House::plain();
     let disk = Disk::create(&house.path("disk.raw"), 96 * MIB, 61);
     let kept = id(&house.backup("web", &house.path("disk.raw")));
@@ -114,7 +114,7 @@ fn a_policy_that_takes_most_of_a_vm_needs_force() {
 /// Cause: the guards ended the command before its report, or came after steps that a dry run skips.
 /// Fix: a dry run reports all of it, and the guards that would refuse.
 #[test]
-fn a_dry_run_shows_what_would_go_and_what_would_refuse() {
+fn a_dry_run_lists_removals_and_refusals() {
     let house = House::plain();
     Disk::create(&house.path("disk.raw"), MIB, 62);
     for _ in 0..5 {
@@ -153,7 +153,7 @@ fn a_dry_run_shows_what_would_go_and_what_would_refuse() {
 /// data would not be freed. Cause: a dry run forgets nothing, so they still counted. Fix: it skips them.
 /// `delete` had no option to confirm a clock by which a hold has ended.
 #[test]
-fn a_dry_run_counts_what_the_snapshots_hold_that_would_go() {
+fn a_dry_run_counts_the_bytes_of_removed_snapshots() {
     let house = House::plain();
     for seed in 64..67 {
         Disk::create(&house.path("disk.raw"), MIB, seed);

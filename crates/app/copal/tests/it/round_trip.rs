@@ -38,7 +38,7 @@ fn a_disk_comes_back_byte_for_byte_and_sparse() {
 }
 
 #[test]
-fn several_disks_and_vms_share_what_they_have_in_common() {
+fn several_disks_and_vms_share_equal_chunks() {
     let house = House::plain();
     let a = Disk::create(&house.path("a.raw"), 16 * MIB, 2);
     let b = Disk::create(&house.path("b.raw"), 8 * MIB + 512, 3);
@@ -146,7 +146,7 @@ fn every_way_to_cut_disks_and_the_fallback_io() {
 /// Symptom: no test made a full backup of a disk with snapshots. Fix: it reads everything, stores nothing
 /// twice, and remains after the others are removed.
 #[test]
-fn a_full_backup_reads_everything_and_outlives_what_was_before() {
+fn a_full_backup_reads_everything_and_outlives_earlier_snapshots() {
     let house = House::plain();
     let mut disk = Disk::create(&house.path("disk.raw"), 8 * MIB, 19);
     disk.write(0, 8 * MIB);

@@ -187,7 +187,7 @@ pub(crate) fn vms(job: &Value) -> &Vec<Value> {
 }
 
 #[test]
-fn three_hosts_back_up_their_vms_together_and_what_the_fleet_does_not_need_goes() {
+fn three_hosts_back_up_their_vms_together_and_unneeded_data_is_removed() {
     let fleet = Fleet::new();
     write_set(fleet.directory(), 0);
     let agents: Vec<Agent> = HOSTS.iter().map(|host| fleet.agent(host)).collect();
@@ -408,7 +408,7 @@ fn every_example_of_agents_works_as_printed() {
 }
 
 #[test]
-fn what_is_wrong_with_an_agent_or_a_job_is_refused_before_anything_starts() {
+fn a_wrong_agent_or_job_is_refused_before_anything_starts() {
     let fleet = Fleet::new();
     write_set(fleet.directory(), 0);
     let h1 = fleet.agent_words("h1", "h1.key", "s/h1", "h1.json");

@@ -21,7 +21,7 @@ fn marks(house: &House) -> Vec<(bool, usize)> {
 /// Symptom: a disk that was suddenly empty or shorter silently made a snapshot with exit code 0, and `prune
 /// --keep-last 1` removed the good ones. Cause, fix: see `copal-backup`, tests/it/gate.rs.
 #[test]
-fn what_was_taken_in_spite_of_a_warning_pushes_nothing_out_until_it_is_accepted() {
+fn a_doubtful_snapshot_displaces_no_good_one_until_it_is_accepted() {
     let house = House::plain();
     let disk = Disk::create(&house.path("disk.raw"), 4 * MIB, 60);
     let short = house.word("short.raw");
@@ -87,7 +87,7 @@ fn a_command_that_fails_makes_no_snapshot() {
 /// Symptom: images of other programs, archives and compressed files were backed up as raw disks.
 /// Cause, fix: see `copal-backup`, tests/it/gate.rs.
 #[test]
-fn what_is_no_disk_is_refused_by_name_from_files_pipes_and_exports() {
+fn other_formats_are_refused_by_name_from_files_pipes_and_exports() {
     if !have_qemu() {
         return;
     }

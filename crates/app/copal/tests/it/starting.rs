@@ -22,7 +22,7 @@ fn text(output: &Output) -> String {
 /// reported the cluster as healthy, but no client on another machine reached the server. Cause: only the
 /// first master checked. Fix: every process refuses to advertise an unreachable address, in any notation.
 #[test]
-fn an_address_of_every_interface_is_told_to_nobody() {
+fn an_address_of_every_interface_is_not_announced() {
     let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     std::fs::write(scratch.path().join("plan"), "{}").unwrap();
     let data = ["data", "--dir", "d", "--name", "d", "--join", "x/y/z", "--listen"];
@@ -44,7 +44,7 @@ fn an_address_of_every_interface_is_told_to_nobody() {
 /// Symptom: `copal serve --dev` as process 1 of a container started nothing. Cause: its children took "my
 /// parent is process 1" for "my parent has ended". Fix: they receive the number of their parent.
 #[test]
-fn a_child_compares_its_parent_with_the_number_that_it_was_told() {
+fn a_child_compares_its_parent_with_the_given_process_id() {
     let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let child = |parent: u32| {
         // Without a shell in between: the parent counts.

@@ -27,7 +27,7 @@ fn open_handed(house: &House, words: &[&str]) -> Run {
 /// backup.
 /// Cause: files and directories had the mode of the umask. Fix: 0600 and 0700 under any umask.
 #[test]
-fn what_is_made_is_its_owners_alone() {
+fn created_files_are_private_to_their_owner() {
     let house = House::empty();
     open_handed(&house, &["init"]);
     Disk::create(&house.path("disk.raw"), MIB, 180);
@@ -46,7 +46,7 @@ fn what_is_made_is_its_owners_alone() {
 /// Cause: a repository without encryption was opened as such, unless a password was configured.
 /// Fix: it is refused without --insecure-no-password.
 #[test]
-fn a_repository_in_clear_is_used_only_by_those_who_say_so() {
+fn a_repository_in_clear_needs_the_explicit_option() {
     let house = House::plain();
     let disk = Disk::create(&house.path("disk.raw"), MIB, 181);
     let snapshot = id(&house.backup("web", &house.path("disk.raw")));
@@ -83,7 +83,7 @@ fn a_repository_in_clear_is_used_only_by_those_who_say_so() {
 /// tags and descriptions also line breaks and terminal control sequences.
 /// Cause: only names were checked, and only for control characters. Fix: all of them are checked, for both.
 #[test]
-fn words_that_are_not_what_they_look_like_are_refused() {
+fn deceptive_words_are_refused() {
     let house = House::plain();
     Disk::create(&house.path("disk.raw"), MIB, 182);
     let image = house.word("disk.raw");

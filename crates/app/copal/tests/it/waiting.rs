@@ -38,7 +38,7 @@ fn waiting(mut command: std::process::Command) -> (Child, String) {
 /// Cause: the kernel was not asked for the holder. Fix: command, process and age are in the sentence and in
 /// the JSON line.
 #[test]
-fn whoever_is_told_to_wait_is_told_for_whom() {
+fn a_busy_repository_names_its_holder() {
     for house in [House::plain(), House::of_files()] {
         let owner = owner(&house);
         let pid = owner.child.id();

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_asks_alone_waits_for_the_owner_only() {
+    fn a_lone_asker_waits_for_the_owner_only() {
         let alone = HostPatience::new(Duration::from_secs(30), 1);
         assert_eq!(alone.deadline(), Duration::from_secs(30));
         alone.answered(0, Duration::from_millis(10));

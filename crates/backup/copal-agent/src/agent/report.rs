@@ -198,7 +198,7 @@ mod tests {
 
     /// The command line prints these fields, and agents of one release exchange them.
     #[test]
-    fn a_vm_is_told_with_the_fields_of_before() {
+    fn a_vm_report_has_the_agreed_fields() {
         let (mut waiting, mut done) = (waiting(), waiting());
         assert_eq!(
             told(&waiting),

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_that_ends_holds_up_nobody() {
+    fn a_vm_that_ends_delays_no_other() {
         let turns = TurnTable::new(vec![vec![(0, 0), (1, 0)], vec![]]);
         assert_eq!(turns.end_vm(0), TurnEffect::More);
         assert!(turns.begin_reading((1, 0), &GOES_ON));
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_learns_that_the_job_ends() {
+    fn waiting_vms_learn_that_the_job_ends() {
         let turns = TurnTable::new(vec![vec![(0, 0), (1, 0)]]);
         assert!(!turns.begin_reading((1, 0), &|| true));
         assert!(!turns.next_round(&|| true));

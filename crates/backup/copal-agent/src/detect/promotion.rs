@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_of_few_ids_has_what_is_left_over_and_not_all_of_it() {
+    fn a_partition_of_few_ids_gets_the_remainder_and_not_all_of_it() {
         assert_eq!(of(300_000, (0, 1), (0, 0)), None, "less than one id");
         assert_eq!(of(300_000, (0, 1), (10, 100)), Some(2));
         assert_eq!(of(300_000, (1, 1), (10, 100)), Some(2), "by chance");

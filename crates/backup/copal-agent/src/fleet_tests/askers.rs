@@ -132,7 +132,7 @@ fn an_unwilling_owner_is_stood_in_for_at_once() {
 }
 
 #[test]
-fn with_nobody_left_everything_is_unanswered_and_nothing_is_waited_for() {
+fn without_any_member_all_ids_are_unanswered_at_once() {
     let asker = asker(options(&[dead("h1"), dead("h2")], 1), PATIENT);
     let ticket = send(&asker, 1, 0..3000);
     assert_eq!(asker.end_round(), 0);
@@ -236,7 +236,7 @@ fn answers_that_are_foreign_miscounted_or_twice_are_dropped_and_counted() {
 /// Cause: the marker after questions to a stand-in repeated the full patience, so the stand-in waited for the
 /// other silent host, which had been waited for already. Fix: it gives the rest of the patience.
 #[test]
-fn a_stand_in_is_told_what_is_left_of_patience() {
+fn a_stand_in_gets_the_remaining_patience() {
     let told = Arc::new(parking_lot::Mutex::new(Vec::new()));
     let (heard, mut kept) = (Arc::clone(&told), Vec::new());
     let stand_in = Scripted::start(
@@ -327,7 +327,7 @@ fn late_answers_are_dropped_and_counted() {
 }
 
 #[test]
-fn a_peer_that_sends_what_no_agent_sends_is_left_and_the_others_finish() {
+fn a_peer_that_sends_garbage_is_dropped_and_the_others_finish() {
     let monster = Scripted::start(
         "h1",
         Box::new(|message, answers| {

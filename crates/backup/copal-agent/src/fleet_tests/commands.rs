@@ -21,7 +21,7 @@ fn a_command_is_carried_out_and_replied_to() {
 }
 
 #[test]
-fn a_command_with_another_secret_or_to_nobody_fails_with_the_address() {
+fn a_command_with_another_secret_or_to_a_dead_address_fails_with_the_address() {
     let server = serve("h1", Arc::new(Twin::default()));
     let address = server.address().to_string();
     let error =

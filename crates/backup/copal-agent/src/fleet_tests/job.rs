@@ -63,7 +63,7 @@ fn begin(members: Vec<FleetMember>) -> Result<StartedJob, JobError> {
 /// Cause: each agent had to accept the job. Fix: an unreachable agent counts as lost, and the others
 /// continue.
 #[test]
-fn a_host_that_died_since_it_told_its_plan_is_lost_and_the_others_go_on() {
+fn a_host_that_died_after_its_plan_is_lost_and_the_others_continue() {
     let (server, agent) = start(Willing::default());
     for members in [vec![member("h1", &server), dead("h2")], vec![dead("h2"), member("h1", &server)]] {
         let begun = begin(members).unwrap();
@@ -81,7 +81,7 @@ fn a_host_that_died_since_it_told_its_plan_is_lost_and_the_others_go_on() {
 }
 
 #[test]
-fn a_host_that_is_there_and_refuses_ends_the_job() {
+fn a_reachable_host_that_refuses_ends_the_job() {
     let (first, agent) = start(Willing::default());
     let (second, _) = start(Willing { refuses: Some("run"), ..Willing::default() });
     let Err(error) = begin(vec![member("h1", &first), member("h2", &second)]) else { panic!("it began") };

@@ -76,7 +76,7 @@ fn open_connections(server: &Server) -> u64 {
 }
 
 #[test]
-fn a_peer_without_the_secret_is_not_heard_and_members_are_served() {
+fn a_peer_without_the_secret_is_refused_and_members_are_served() {
     let twin = Arc::new(Twin::default());
     let server = serve("h1", twin.clone());
     let address = server.address().to_string();
@@ -183,7 +183,7 @@ fn an_asker_that_has_ended_keeps_its_counts_and_no_connection() {
 /// An asker without other participants marks only the members that it asked, so that it connects to no
 /// others.
 #[test]
-fn who_asks_alone_connects_to_those_it_asks() {
+fn a_lone_asker_connects_only_to_the_members_it_asks() {
     let twins: Vec<Arc<Twin>> = (0..8).map(|_| Arc::default()).collect();
     let named = twins.iter().enumerate();
     let servers: Vec<Server> = named.map(|(at, twin)| serve(&format!("h{at}"), twin.clone())).collect();

@@ -166,7 +166,7 @@ mod tests {
 
     /// Packs are counted by their writing host, under the name that the host gives itself.
     #[test]
-    fn hosts_that_stored_what_they_should_not_are_named_with_their_packs() {
+    fn hosts_that_stored_popular_chunks_without_a_grant_are_named_with_their_packs() {
         let spoiled = |pack: u64, writer: &str| SpoiledPack {
             pack,
             writer: Writer::of(writer),

@@ -115,7 +115,7 @@ mod tests {
     use copal_backup::HolderId;
 
     #[test]
-    fn whoever_is_listed_and_not_here_is_missing_with_the_vms_that_nobody_else_has() {
+    fn a_listed_but_absent_agent_is_missing_with_the_vms_that_only_it_has() {
         let mut roster = JobRoster {
             members: vec![FleetMember { name: "h1".to_owned(), address: String::new() }],
             plans: vec![PlanInfo { vms: vec!["web".to_owned(), "moved".to_owned()], bytes: 0, rounds: 1 }],

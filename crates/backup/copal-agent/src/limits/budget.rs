@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_fits_is_refused_and_what_fits_comes_back() {
+    fn an_oversized_loan_is_refused_and_a_dropped_one_returns_its_bytes() {
         let budget = MemoryBudget::of_process(DEFAULT_MEMORY_BYTES).unwrap();
         let refused = budget.lend(MemoryShare::Answers, 6 * MIB + 1).unwrap_err();
         assert!(matches!(refused, BudgetError::NeverFits { share_bytes: 6_291_456, .. }));

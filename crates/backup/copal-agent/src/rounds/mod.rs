@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_count_is_twelve_or_what_memory_demands_and_no_more_than_parts() {
+    fn the_count_is_twelve_or_more_for_memory_and_no_more_than_parts() {
         let auto = limits(RoundCount::Auto);
         assert_eq!(round_count(220_000_000_000, 1000, &auto), 12, "the paper's load needs 11");
         assert_eq!(round_count(440_000_000_000, 1000, &auto), 22);

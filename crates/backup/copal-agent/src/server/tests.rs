@@ -16,7 +16,7 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 #[test]
-fn what_waits_stays_within_its_bounds_and_arrives_in_order() {
+fn waiting_answers_stay_within_bounds_and_arrive_in_order() {
     const MESSAGES: u64 = 400;
     let outbox = AnswerOutbox::new(BOUNDS);
     thread::scope(|scope| {
@@ -117,7 +117,7 @@ fn any_claimed_page_is_answered() {
 }
 
 #[test]
-fn the_end_wakes_what_waits() {
+fn the_end_wakes_waiting_threads() {
     let outbox = AnswerOutbox::new(OutboxBounds { host_bytes: 1000, ..BOUNDS });
     thread::scope(|scope| {
         outbox.hear([1; 16]);

@@ -17,7 +17,7 @@ use std::{fs, sync::Mutex};
 /// Cause: a job included only the agents with a recent heartbeat.
 /// Fix: an agent is listed with its VMs until it is removed; a listed agent that takes no part is missing.
 #[test]
-fn an_agent_that_is_not_there_is_missing_until_it_is_back_or_retired() {
+fn an_agent_that_does_not_answer_is_missing_until_it_is_back_or_retired() {
     let fleet = Fleet::new();
     let _first = fleet.start("h1", &["web"]);
     let second = fleet.start("h2", &["db", "mail"]);
@@ -89,7 +89,7 @@ fn an_agent_whose_plan_is_broken_is_missing_and_one_without_vms_is_a_member() {
 }
 
 #[test]
-fn where_nobody_is_left_all_are_named() {
+fn without_any_agent_left_all_are_named() {
     let fleet = Fleet::new();
     drop([fleet.start("h1", &["web"]), fleet.start("h2", &["db"])]);
     let refused = coordinator::begin(&fleet.repository, &fleet.options("auto")).err();

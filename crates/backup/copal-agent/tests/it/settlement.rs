@@ -119,7 +119,7 @@ impl Bounds {
 /// Fix: when all hosts have stored, each asks again about the frames of this job, and gives up the popular
 /// ones.
 #[test]
-fn a_job_saves_what_an_exact_index_saves_whatever_its_rounds_and_placement() {
+fn a_job_saves_as_much_as_an_exact_index_for_any_rounds_and_placement() {
     let by_kind: fn(usize) -> usize = |number| number % 3;
     let in_blocks: fn(usize) -> usize = |number| number / 2;
     let mostly_on_one: fn(usize) -> usize = |number| number.saturating_sub(3) / 2;
@@ -143,7 +143,7 @@ fn a_job_saves_what_an_exact_index_saves_whatever_its_rounds_and_placement() {
 /// longer than the patience of the others asked late. Chunks that it shared with one of their VMs became
 /// popular then, and their copy stayed. Fix: as above, in one round too.
 #[test]
-fn what_a_late_host_shares_with_others_is_stored_once() {
+fn chunks_that_a_late_host_shares_with_others_are_stored_once() {
     let fleet = Fleet::with_fraction(1_000_000);
     let host_of: fn(usize) -> usize = |number| number.div_ceil(4);
     let _agents = start_all_with(
@@ -166,7 +166,7 @@ fn what_a_late_host_shares_with_others_is_stored_once() {
 /// Hosts have keys that only back up: they settle nothing. The process that waits for the job counts with
 /// such a key, and settles with one that may delete.
 #[test]
-fn vms_of_agents_whose_keys_may_not_delete_are_settled_by_whoever_waits_for_the_job() {
+fn vms_of_agents_whose_keys_may_not_delete_are_settled_by_the_process_that_waits_for_the_job() {
     let password = Unlock::Password(zeroize::Zeroizing::new("correct horse".into()));
     let fleet = Fleet::unlocked_by(password, 1_000_000);
     let _agents = start_all(&fleet, |number| number % 3, || fleet.open_as(Role::Backup));
@@ -210,7 +210,7 @@ fn vms_of_agents_whose_keys_may_not_delete_are_settled_by_whoever_waits_for_the_
 /// it is.
 /// Fix: the answer reports it, the job counts it, and the operator's page advises 100 % for a few dozen VMs.
 #[test]
-fn what_the_fraction_has_no_room_for_is_counted() {
+fn ids_beyond_the_fraction_are_counted() {
     let fleet = Fleet::with_fraction(300_000);
     let _agents = start_all(&fleet, |number| number % 3, || Arc::clone(&fleet.repository));
     let report = fleet.job_in("2");

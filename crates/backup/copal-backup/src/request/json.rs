@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_its_digits_there_and_back() {
+    fn an_id_survives_a_round_trip_through_its_digits() {
         let id = SnapshotId([0xab; 16]);
         assert_eq!(json(&id), format!("{:?}", "ab".repeat(16)));
         assert_eq!(serde_json::from_str::<SnapshotId>(&json(&id)).unwrap(), id);
@@ -70,7 +70,7 @@ mod tests {
 
     /// Each field has a value of its own, so that none takes the place of another.
     #[test]
-    fn a_backup_is_told_with_its_promised_fields() {
+    fn a_backup_summary_has_its_promised_fields() {
         let counts = BackupCounts {
             logical_bytes: 1,
             dirty_bytes: 2,
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_freed_is_told_with_its_promised_fields() {
+    fn a_prune_summary_has_its_promised_fields() {
         let pruned = PruneSummary {
             swept_sessions: 1,
             busy_vms: 2,
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_repository_holds_is_told_with_its_promised_fields() {
+    fn a_stats_summary_has_its_promised_fields() {
         let stats = VmStats {
             vm: Some(vm()),
             snapshots: 1,

@@ -165,7 +165,7 @@ fn any_policy_keeps_the_newest_is_stable_and_ignores_order() {
 }
 
 #[test]
-fn held_snapshots_and_the_newest_verified_one_stay_whatever_the_policy_says() {
+fn held_snapshots_and_the_newest_verified_one_stay_under_any_policy() {
     let mut days: Vec<Candidate> =
         ["2026-03-01T02:00", "2026-03-02T02:00", "2026-03-03T02:00", "2026-03-04T02:00"]
             .iter()

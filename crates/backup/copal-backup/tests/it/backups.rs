@@ -133,7 +133,7 @@ fn only_changed_blocks_are_read() {
 /// the changed bytes. Cause: a segment with more than half of its blocks changed was read whole, up to twice
 /// the changed bytes. Fix: only a segment with hardly any clean block is read whole.
 #[test]
-fn a_segment_that_mostly_changed_is_not_read_whole() {
+fn a_segment_that_mostly_changed_is_not_read_in_full() {
     const RUN: usize = 64 << 10;
     for changed in [17, 20, 24, 28] {
         let repository = init(&embedded_store());

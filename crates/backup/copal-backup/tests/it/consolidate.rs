@@ -492,7 +492,7 @@ fn a_damaged_list_of_moved_frames_is_reported() {
 /// A backup dies at each of its steps: its popular packs are removed, unless they are entered, or its session
 /// is still open.
 #[test]
-fn popular_packs_that_nobody_entered_are_removed_once_their_session_has_ended() {
+fn popular_packs_without_an_entry_are_removed_once_their_session_has_ended() {
     let made = embedded_store();
     let all = alone(&init_as(&made, FLEET), &["web"], small_clone);
     let mut swept_packs = 0;

@@ -29,7 +29,7 @@ fn a_wrong_password_and_a_missing_repository_have_different_errors() {
 }
 
 #[test]
-fn a_full_store_fails_cleanly_and_the_next_backup_uses_what_was_stored() {
+fn a_full_store_fails_cleanly_and_the_next_backup_uses_the_stored_data() {
     let store = MemoryStore::new();
     let repository = init(&store);
     let mut dice = Random::new(1);

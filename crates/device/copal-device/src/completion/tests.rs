@@ -4,7 +4,7 @@ use super::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[test]
-fn a_ready_value_is_there_at_once() {
+fn a_ready_value_is_returned_at_once() {
     assert_eq!(Completion::ready(7).wait(), 7);
     let mut twice = Completion::ready(7);
     assert!(twice.is_ready());

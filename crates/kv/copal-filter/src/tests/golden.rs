@@ -31,7 +31,7 @@ fn documented() -> Vec<(usize, Vec<u8>)> {
 }
 
 #[test]
-fn the_example_of_the_document_is_what_we_write() {
+fn the_example_of_the_document_equals_our_bytes() {
     let bytes = example();
     let lines = documented();
     assert!(lines.len() >= 6);

@@ -100,7 +100,7 @@ fn unit_words(page: &[u8], unit_bytes: u32, unit: u8) -> Vec<u64> {
 }
 
 #[test]
-fn any_subset_of_units_multiplies_whatever_the_kind() {
+fn any_subset_of_units_multiplies_for_each_kind() {
     // Separability, elasticbf §3.1: the rates of the units of any subset multiply to the rate of the subset.
     for kind in [Kind::Ribbon, Kind::Bloom] {
         let subsets: [&[u8]; 6] = [&[5], &[0, 5], &[4, 1], &[2, 3, 5], &[1, 4, 5, 2], &[5, 4, 3, 2, 1]];

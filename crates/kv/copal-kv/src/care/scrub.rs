@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pace_is_bytes_over_rate_whatever_their_pieces() {
+    fn the_pace_is_bytes_over_rate_for_any_pieces() {
         let mut pace = ScrubPace::new(1000);
         assert_eq!(pace.read(500), Duration::from_millis(500));
         assert_eq!(pace.read(1500), Duration::from_secs(2));

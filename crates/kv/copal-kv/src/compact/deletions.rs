@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_no_more_than_there_may_be() {
+    fn places_never_exceed_their_limit() {
         let deletions = Deletions::default();
         let slices = Vec::new();
         let run = SortedRun { level: crate::tree::manifest::format::TreeLevel::TOP, id: 1, slices };

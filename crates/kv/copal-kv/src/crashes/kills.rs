@@ -129,7 +129,7 @@ fn is_caught_by_kills(flaw: Flaw) {
 }
 
 #[test]
-fn what_was_safe_from_a_kill_is_there_after_it() {
+fn kill_safe_writes_survive_a_kill() {
     let through: u64 = (0..6).map(|seed| killed(seed, 12, None).unwrap()).sum();
     assert!(through > 1000, "only {through} groups went through the page-cache log");
 }
@@ -192,7 +192,7 @@ fn torn_and_gone_on(flaw: Option<Flaw>) -> Result<u64, String> {
 }
 
 #[test]
-fn a_torn_room_is_not_gone_on_with_by_the_next_session() {
+fn the_next_session_does_not_continue_a_torn_page_cache_log() {
     let judged = torn_and_gone_on(None).unwrap();
     assert!(judged >= 64, "only {judged} states");
 }

@@ -84,7 +84,7 @@ fn a_crash_in_a_merge_loses_nothing_and_leaves_nothing() {
 }
 
 #[test]
-fn a_crash_in_a_purge_keeps_the_group_or_drops_it_whole() {
+fn a_crash_in_a_purge_keeps_the_group_or_drops_all_of_it() {
     let states = judged(purge, 0..1);
     assert!(states > 300, "only {states} states");
 }

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn shortened_bounds_hold_what_they_held_and_stay_inside() {
+    fn shortened_bounds_cover_the_original_and_stay_inside() {
         let space = KeyspaceId(7);
         let range = |start: &[u8], end: &[u8]| KeyRange { start: space.key(start), end: space.key(end) };
         let short = range(b"b", b"c");

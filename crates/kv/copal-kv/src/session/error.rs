@@ -153,7 +153,7 @@ mod tests {
 
     /// An opening returns the error of the object layer itself.
     #[test]
-    fn a_full_host_is_told_from_a_full_store_and_from_a_failed_disk() {
+    fn a_full_host_is_distinguished_from_a_full_store_and_a_failed_disk() {
         let of_device = |error| Error::Object(StoreError::Device(error));
         let met = |kind: std::io::ErrorKind| of_device(DeviceError::io("write", 0, 1, kind.into()));
         assert!(met(std::io::ErrorKind::StorageFull).is_host_full());

@@ -419,7 +419,7 @@ mod tests {
     /// delete.
     /// Fix: each part names the newest; an older reader searches the deletes one by one.
     #[test]
-    fn range_deletes_cover_what_a_list_of_them_does() {
+    fn range_deletes_cover_the_same_keys_as_a_list_of_them() {
         let mut random = copal_testkit::Random::new(5);
         let mut next = move |bound| random.below(bound);
         for round in 0..300 {

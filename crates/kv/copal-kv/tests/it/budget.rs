@@ -123,7 +123,7 @@ fn long_keys_take_no_more_memory_than_short_ones() {
 /// Fix: resident memory of tables stops only puts, until merges have reduced it; deletes, flushes, merges and
 /// openings work.
 #[test]
-fn what_tables_keep_in_memory_stops_puts_and_nothing_else() {
+fn resident_memory_of_tables_stops_puts_and_nothing_else() {
     let options = Options { memory_bytes: TOTAL, table_bytes: 128 << 10, ..Options::default() };
     let fixture = Fixture::new(256 * MIB, options.clone());
     let space = fixture.space("a", KeyspaceOptions::default());

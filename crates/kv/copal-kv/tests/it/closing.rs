@@ -92,7 +92,7 @@ fn the_handles_of_a_closed_store_write_nothing_when_they_go() {
 /// log, and a durable commit of a few bytes takes a page of it. Fix: closing a store flushes a log of more
 /// than 512 frames.
 #[test]
-fn what_an_opening_reads_of_the_log_does_not_grow_with_the_sessions_before_it() {
+fn log_reads_of_an_opening_do_not_grow_with_earlier_sessions() {
     let mut fixture = Fixture::new(64 * MIB, Options::default());
     let frames = |objects: &Objects| -> u64 {
         let logs =

@@ -36,7 +36,7 @@ fn number(item: &Item, name: &str) -> u64 {
 }
 
 #[test]
-fn every_object_is_shown_for_what_it_is() {
+fn every_object_is_shown_with_its_kind() {
     let fixture = Fixture::new(64 * MIB, small());
     let space = fixture.space("files", grouped());
     for i in 0..30u64 {

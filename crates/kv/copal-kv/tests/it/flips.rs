@@ -126,7 +126,7 @@ fn stride() -> usize {
 }
 
 #[test]
-fn any_changed_byte_of_any_object_is_told_or_harmless() {
+fn any_changed_byte_of_any_object_is_reported_or_harmless() {
     let stride = stride();
     let scratch = tempfile::tempdir().unwrap();
     let dir = scratch.path().join("store");
@@ -183,7 +183,7 @@ fn any_changed_byte_of_any_object_is_told_or_harmless() {
 /// The device silently loses one write, or writes it elsewhere. After a clean close every key is right or
 /// reports damage; the only other permitted answer is a refusal of the object layer to open.
 #[test]
-fn one_lost_or_misdirected_write_is_told_and_hides_nothing_else() {
+fn one_lost_or_misdirected_write_is_reported_and_hides_nothing_else() {
     let mut told = 0;
     for seed in 0..160u64 {
         let mut random = Random::new(seed);

@@ -162,7 +162,7 @@ fn a_value_that_does_not_fit_takes_no_deferred_writes_with_it() {
 
 /// Puts stop at the reserve without touching it; everything that frees space still works, without reopening.
 #[test]
-fn puts_stop_at_the_reserve_and_what_frees_space_goes_on() {
+fn puts_stop_at_the_reserve_and_operations_that_free_space_continue() {
     const LEN: usize = 3000;
     let mut fixture = Fixture::new(64 * MIB, small());
     let second = fixture.space("b", KeyspaceOptions::default());
@@ -304,7 +304,7 @@ fn fill_with_eight(space: &copal_kv::Keyspace, round: u32, len: usize) -> Vec<[u
 /// Fix: a refused put starts all flushes and merges that free space. The reserve follows the size of the
 /// store, and has a part for the memtables.
 #[test]
-fn what_is_deleted_in_a_full_store_comes_back_without_being_asked_for() {
+fn space_of_deleted_data_in_a_full_store_returns_by_itself() {
     for len in [20_000, 1_000_000] {
         let device = MemoryDevice::from_image(Image::zeroed(64 * MIB), 96 * MIB);
         let dynamic: Arc<dyn Device> = device;

@@ -117,7 +117,7 @@ fn behind_a_failed_commit_nothing_appears_and_reads_go_on() {
 /// speed). Cause: every 100 ms the flusher made deferred writes durable and held the writer lock for as long.
 /// Fix: it releases the lock as soon as they have their place in the log.
 #[test]
-fn nobody_waits_for_the_device_while_deferred_writes_become_durable() {
+fn no_write_waits_for_the_device_while_deferred_writes_become_durable() {
     for promise in [Durability::Deferred, PROCESS] {
         let (device, dynamic, store, space) = at_a_shut_gate();
         std::thread::scope(|scope| {

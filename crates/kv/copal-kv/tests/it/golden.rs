@@ -142,7 +142,7 @@ fn a_store_that_holds_ingested_tables_is_read_merged_and_written() {
 /// A merge without anything newer: ingested entries hide those of older runs, and a range tombstone from
 /// before the ingest hides none of them.
 #[test]
-fn a_merge_keeps_what_was_ingested_over_older_writes() {
+fn a_merge_keeps_ingested_entries_over_older_writes() {
     let expected = content();
     let mut fixture = fixture();
     space(&fixture).compact_range(all()).unwrap();

@@ -53,7 +53,7 @@ fn both_ends_meet_without_losing_or_repeating_a_key() {
 }
 
 #[test]
-fn a_seek_passes_over_what_is_below_and_never_goes_back() {
+fn a_seek_skips_lower_keys_and_never_moves_back() {
     let fixture = Fixture::new(64 * MIB, small());
     let space = filled(&fixture);
     let all_keys: Vec<Vec<u8>> = space.iter(all()).keys_only().map(|item| item.unwrap().0.to_vec()).collect();
@@ -87,7 +87,7 @@ fn a_seek_passes_over_what_is_below_and_never_goes_back() {
 }
 
 #[test]
-fn the_bytes_of_a_range_are_told_without_reading_it() {
+fn the_bytes_of_a_range_are_estimated_without_reading_it() {
     let fixture = Fixture::new(256 * MIB, small());
     let small = fixture.space("small", KeyspaceOptions::default());
     for i in 0..40_000u64 {

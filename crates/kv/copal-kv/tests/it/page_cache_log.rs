@@ -42,7 +42,7 @@ fn kill_safe_writes_wait_for_no_device() {
 }
 
 #[test]
-fn who_asks_for_no_kill_safety_has_no_room() {
+fn without_kill_safe_writes_there_is_no_page_cache_log() {
     let fixture = Fixture::new(64 * MIB, small());
     let space = plain(&fixture.store);
     (0..50).for_each(|number| put(&space, number, [DEVICE, Durability::Deferred][number as usize % 2]));
@@ -56,7 +56,7 @@ fn who_asks_for_no_kill_safety_has_no_room() {
 }
 
 #[test]
-fn what_waits_is_there_after_closing_and_after_a_kill_and_reading_it_back_writes_nothing() {
+fn waiting_writes_survive_a_close_and_a_kill_and_recovery_writes_nothing() {
     for properly in [true, false] {
         let mut fixture = Fixture::new(64 * MIB, small());
         for round in 0..4 {
@@ -92,7 +92,7 @@ fn killed_with(count: u64) -> Arc<FaultDevice> {
 }
 
 #[test]
-fn a_store_that_is_only_read_shows_what_waits_and_writes_nothing() {
+fn a_store_that_is_only_read_shows_waiting_writes_and_writes_nothing() {
     let device: Arc<dyn Device> = killed_with(60);
     let reading = || Options { read_only: true, ..small() };
     let objects = open_objects(&device);
@@ -107,7 +107,7 @@ fn a_store_that_is_only_read_shows_what_waits_and_writes_nothing() {
 }
 
 #[test]
-fn a_store_with_less_memory_makes_tables_of_what_waits() {
+fn a_store_with_less_memory_makes_tables_of_waiting_writes() {
     let device: Arc<dyn Device> = killed_with(400);
     let least = Options { memory_bytes: 0, ..small() };
     let store = Store::open(open_objects(&device), least).unwrap();
@@ -155,7 +155,7 @@ impl Device for WithoutCache {
 }
 
 #[test]
-fn without_a_page_cache_kill_safe_writes_go_to_the_device_and_what_waits_is_found() {
+fn without_a_page_cache_kill_safe_writes_go_to_the_device_and_waiting_ones_are_found() {
     let device = MemoryDevice::from_image(killed_with(40).image(), 64 * MIB);
     let device: Arc<dyn Device> = Arc::new(WithoutCache(device));
     for round in 0..3 {

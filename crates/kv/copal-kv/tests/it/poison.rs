@@ -120,7 +120,7 @@ fn after_a_host_ran_full_each_write_says_so_until_the_store_is_opened_again() {
 
 /// Flips one bit in each page of the device in turn, in a store that is all tables and value objects.
 #[test]
-fn a_flipped_bit_is_told_and_hides_nothing_else() {
+fn a_flipped_bit_is_reported_and_hides_nothing_else() {
     let device = faulty();
     format(&(device.clone() as Arc<dyn Device>));
     let store = open(&device);

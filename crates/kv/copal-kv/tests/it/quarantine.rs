@@ -231,7 +231,7 @@ fn reopen(store: Store, space: Keyspace, options: &Options) -> Store {
 }
 
 #[test]
-fn a_merge_that_meets_damage_first_goes_round_it() {
+fn a_merge_that_meets_damage_first_skips_it() {
     const KEYS: u64 = 9000;
     let options = big_tables();
     let mut image = stored(KEYS, &options);
@@ -457,7 +457,7 @@ fn values_behind_a_dropped_range_leave_no_bytes_without_owner() {
 }
 
 #[test]
-fn a_scrub_finds_what_nobody_asked_for_and_can_be_cancelled() {
+fn a_scrub_finds_damage_that_no_read_met_and_can_be_cancelled() {
     let options = big_tables();
     let mut image = stored(9000, &options);
     damage(&mut image, &inline(5000)[..24]);

@@ -94,7 +94,7 @@ impl Drop for Opens<'_> {
 /// Cause: the check held the worker's step, the direct values and the manifest during all its reads. Fix: it
 /// takes names and accounts under the locks, and then reads data that a view pins, without them.
 #[test]
-fn a_deep_check_holds_nobody_up_and_judges_the_store_as_it_was_when_it_began() {
+fn a_deep_check_blocks_no_writer_and_judges_the_store_as_it_was_when_it_began() {
     let device =
         Arc::new(Gated { below: MemoryDevice::new(64 * MIB), gate: Mutex::default(), moved: Condvar::new() });
     let dynamic: Arc<dyn Device> = device.clone();

@@ -93,7 +93,7 @@ impl World {
 /// Cause: a clone of a key or value of type `bytes` allocates a reference count of its own.
 /// Fix: it is counted for tombstones; the memtable takes the keys and values of a write instead of clones.
 #[test]
-fn each_class_is_charged_for_what_it_holds() {
+fn each_class_is_charged_for_its_bytes() {
     let _alone = crate::ONE_AT_A_TIME.lock();
     let output = run_alone("classes::alone", None, &[(ALONE, "1")]);
     let told = [output.stdout, output.stderr].concat();

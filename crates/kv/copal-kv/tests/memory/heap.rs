@@ -50,7 +50,7 @@ impl Watch {
 
 #[test]
 #[expect(clippy::print_stdout, reason = "shown when the test fails: how near the slack it came")]
-fn what_is_allocated_is_charged() {
+fn allocated_memory_is_charged() {
     let _alone = crate::ONE_AT_A_TIME.lock();
     let dir = tempfile::tempdir().unwrap();
     let objects = objects(dir.path(), "store", 512 * MIB);

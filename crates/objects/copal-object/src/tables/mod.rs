@@ -500,7 +500,7 @@ mod tests {
     /// Cause: the order of pieces was checked where they are added and read, but not where they are cut.
     /// Fix: such a record counts as damage.
     #[test]
-    fn a_stream_goes_on_behind_the_piece_it_is_cut_in() {
+    fn a_stream_continues_behind_the_piece_it_is_cut_in() {
         let mut tables = Tables::new(4096, 1 << 20);
         let what = ObjectTraits::of(&crate::CreateOptions {
             kind: ObjectKind::Stream,

@@ -23,7 +23,7 @@ fn create(id: u64, data: bytes::Bytes) -> Vec<Op> {
 }
 
 #[test]
-fn a_file_goes_with_its_object_and_leftovers_go_at_open() {
+fn a_file_is_removed_with_its_object_and_leftovers_at_open() {
     let dir = tempfile::tempdir().unwrap();
     Store::mkfs_dir(dir.path(), &MkfsOptions::default()).unwrap();
     let open = || Store::open_dir(dir.path(), &OpenOptions::default()).unwrap().0;

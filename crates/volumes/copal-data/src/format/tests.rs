@@ -93,7 +93,7 @@ fn reads(kind: usize, key: &[u8], row: &Bytes) -> Result<(), RowError> {
 }
 
 #[test]
-fn the_examples_of_the_document_are_what_we_write_and_read() {
+fn we_write_and_read_the_examples_of_the_document() {
     let mut written = Vec::new();
     for (key, row) in all_rows() {
         written.push(key);

@@ -71,7 +71,7 @@ pub(super) fn bytes(len: usize) -> Bytes {
 }
 
 #[test]
-fn a_file_is_there_with_its_journal_and_gone_with_its_tomb() {
+fn a_file_exists_with_its_journal_entry_and_not_with_its_tombstone() {
     let store = member(Role::Normal);
     for (number, len) in [(1, 100), (2, 5000), (3, 300_000)] {
         let body = bytes(len);
@@ -162,7 +162,7 @@ fn a_member_that_may_lack_a_delete_keeps_both_files_until_one_is_deleted() {
 }
 
 #[test]
-fn a_name_with_two_files_keeps_its_member_from_being_whole() {
+fn a_name_with_two_files_keeps_its_member_from_being_in_sync() {
     let store = member(Role::Recovering);
     for number in [1, 2] {
         let made = store.apply(GROUP, Epoch(5), create(number, "a", bytes(10)));
@@ -252,7 +252,7 @@ fn another_epoch_is_refused_and_an_epoch_never_falls() {
 }
 
 #[test]
-fn a_member_takes_over_what_it_lacks_and_nothing_that_it_buried() {
+fn a_member_copies_missing_files_but_none_that_it_deleted() {
     let (donor, member) = (member(Role::Normal), member(Role::Recovering));
     for (number, name) in [(1, "a"), (2, "b"), (3, "c")] {
         donor.apply(GROUP, Epoch(5), create(number, name, bytes(9000))).unwrap().unwrap();
@@ -370,7 +370,7 @@ fn unreadable_rows_are_dropped_and_copied_like_missing_ones() {
 }
 
 #[test]
-fn a_member_shows_which_volumes_of_a_group_are_gone() {
+fn a_member_lists_the_removed_volumes_of_a_group() {
     let store = member_with(Role::Normal, Arc::new(ManualClock::new(NOW)));
     let others = [VolumeId::in_group(GROUP, 77), VolumeId::in_group(GroupId(GROUP.0 + 1), 5)];
     assert_eq!(store.removed_volumes(GROUP).unwrap(), []);
@@ -411,7 +411,7 @@ fn an_undecided_removal_expires() {
 /// Cause: the boot was tested for the rows that it writes, and not for its change of roles. Fix: this test,
 /// which also reads the disk.
 #[test]
-fn a_boot_leaves_no_group_whole() {
+fn after_a_boot_no_group_is_in_sync() {
     let store = member(Role::Normal);
     let other = GroupId(4);
     store.enter_view(other, Epoch(5), Role::Recovering).unwrap();

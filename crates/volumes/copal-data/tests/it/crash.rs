@@ -220,7 +220,7 @@ fn verify(device: &Arc<dyn Device>, step: usize, steps: &[Step], what: &str) {
 }
 
 #[test]
-fn acknowledged_operations_survive_a_power_cut_and_others_are_whole_or_absent() {
+fn acknowledged_operations_survive_a_power_cut_and_others_are_complete_or_absent() {
     const CUTS: usize = 60;
     const STATES_PER_CUT: u64 = 8;
     let (history, steps) = history();

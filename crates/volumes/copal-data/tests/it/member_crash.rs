@@ -47,7 +47,7 @@ struct Acknowledged {
 /// Symptom: a member could acknowledge operations before they were on its device, and no test noticed. Cause:
 /// only the embedded store had a test of power cuts, the member's had none. Fix: this test.
 #[test]
-fn what_a_member_has_acknowledged_survives_a_power_cut() {
+fn operations_that_a_member_acknowledged_survive_a_power_cut() {
     let device = founded();
     let dynamic: Arc<dyn Device> = device.clone();
     let (store, epoch) = boot_member(&dynamic);

@@ -9,7 +9,7 @@ use copal_volume::{
 use std::sync::Arc;
 
 #[test]
-fn everything_acknowledged_is_there_after_a_restart() {
+fn everything_acknowledged_survives_a_restart() {
     let device = blank(256 * MIB);
     let sizes = [0, 10, 4096, 4097, 65_536, 65_537, 9_000_000];
     let options = VolumeOptions { quota_bytes: Some(50_000_000), spare_copies: true };

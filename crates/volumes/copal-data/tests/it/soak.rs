@@ -74,7 +74,7 @@ fn random_histories_with_restarts_and_power_cuts_equal_the_twin() {
 /// A store that is nearly always full: creates fail cleanly, deletes never fail, restarts lose nothing, and
 /// in the end all space is free.
 #[test]
-fn a_store_at_the_edge_of_its_space_keeps_what_it_acknowledged() {
+fn a_store_at_the_edge_of_its_space_keeps_acknowledged_operations() {
     for seed in 0..3 {
         let mut subject = Restarting::new(seed, 64 * MIB);
         let vid = volume(subject.store(), "v");

@@ -372,7 +372,7 @@ fn a_mass_failure_starts_no_copies_before_a_server_is_given_up() {
 }
 
 #[test]
-fn an_administrator_puts_a_group_before_others_of_its_age() {
+fn an_administrator_puts_a_group_before_others_that_waited_as_long() {
     let mut cluster = Cluster::new(5, 64);
     assert!(matches!(cluster.master.boost(GroupId(65), 0), Err(MasterError::Volume(VolumeError::NotFound))));
     cluster.kill(2);
@@ -531,7 +531,7 @@ fn the_obstacle_of_a_drain_is_named_and_ends_with_a_new_server() {
 }
 
 #[test]
-fn a_server_whose_absence_is_announced_is_not_given_up_before_it_ends() {
+fn a_server_whose_absence_is_announced_is_not_replaced_before_it_ends() {
     let mut cluster = Cluster::new(4, 16);
     assert!(cluster.master.announce_absence("data2", 2 * 24 * 3_600_000, false, cluster.now_ms).is_err());
     cluster.master.announce_absence("data2", 60 * 60_000, false, cluster.now_ms).unwrap();
@@ -736,7 +736,7 @@ fn damage_is_reported_only_for_a_member_that_was_in_sync_in_the_present_view() {
 /// Cause: orders were in memory only.
 /// Fix: the database has an order before it is answered, until it is done.
 #[test]
-fn what_was_ordered_is_wanted_by_the_next_master_too() {
+fn the_next_master_carries_out_earlier_orders() {
     let mut cluster = Cluster::new(4, 6);
     let map = cluster.master.map();
     let row = map.groups.values().next().unwrap();

@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_grant_is_of_a_path_and_what_lies_below_it() {
+    fn a_grant_covers_a_path_and_its_children() {
         assert!(is_within("vms", "vms") && is_within("vms/a", "vms") && is_within("anything", ""));
         assert!(!is_within("vmsx", "vms") && !is_within("", "vms") && !is_within("a/vms", "vms"));
     }

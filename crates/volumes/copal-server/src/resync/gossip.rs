@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_is_away_or_new_holds_the_horizon_up() {
+    fn a_member_that_is_down_or_new_holds_back_the_stable_point() {
         let own = report(9, 2, &[(4, 1)]);
         let all = view(&[Role::Normal; 3]);
         let of = |others: &[PeerStatus]| stable(&all, (ME, &own), &reports(others));
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn who_knows_of_a_higher_horizon_knows_it_of_all() {
+    fn a_higher_stable_point_of_another_member_is_adopted() {
         let own = report(9, 2, &[(4, 1)]);
         let all = view(&[Role::Normal; 3]);
         // The other member has cut the buckets without a digest.
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn who_told_nothing_has_closed_nothing() {
+    fn a_member_without_gossip_has_sealed_nothing() {
         let seals = |reports: &BTreeMap<DiskId, PeerStatus>| {
             sealed_by_all(
                 &view(&[Role::Normal, Role::Recovering, Role::Failed]),
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_message_has_no_room_for_is_not_told_as_closed() {
+    fn buckets_beyond_the_message_limit_are_not_reported_as_sealed() {
         let buckets: Vec<(u64, u64)> = (0..500).map(|bucket| (bucket, 1)).collect();
         let message = report_message(GroupId(3), &report(600, 0, &buckets));
         assert_eq!((message.closed_below, message.digests.len()), (400, 400));
@@ -324,7 +324,7 @@ mod tests {
     /// Symptom: a server could accept another member's seal from the future of the cluster's clock, and no
     /// test noticed. Fix: this test; the member withdraws the seal in the next view (VOL-43).
     #[tokio::test]
-    async fn a_seal_that_another_member_tells_counts_unless_it_lies_in_the_future() {
+    async fn a_reported_seal_counts_unless_it_lies_in_the_future() {
         let script = |_, _| Err(Status::new(Code::Denied, "nothing is asked"));
         let scene = MemberScene::new((Role::Normal, Role::Normal), script).await;
         let reports = |from, below_ms: u64| {

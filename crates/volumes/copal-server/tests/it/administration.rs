@@ -62,7 +62,7 @@ where
 }
 
 #[test]
-fn an_older_master_is_told_from_one_that_refuses() {
+fn an_older_master_is_distinguished_from_one_that_refuses() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let client = OlderMaster::start(&runtime);
     let sentence = other_release(&client, &messages::ShowStatus {});

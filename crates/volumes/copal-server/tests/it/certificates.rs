@@ -28,7 +28,7 @@ fn a_client_that_is_taken_away_is_refused_by_data_servers_though_its_permit_is_g
 /// A machine whose clock is wrong by years can still connect and gets a refusal with a reason. A certificate
 /// expires by the cluster's clock, and the refusal names the command to run.
 #[test]
-fn a_certificate_ends_by_the_clusters_clock_and_the_client_is_told_what_to_do() {
+fn a_certificate_ends_by_the_clusters_clock_and_the_client_gets_advice() {
     let cluster = Cluster::start(3, 2);
     cluster.wait_for("healthy");
     let owner = cluster.client();

@@ -39,7 +39,7 @@ fn all_have(cluster: &Cluster, vid: VolumeId, name: &str, len: usize) {
 }
 
 #[test]
-fn a_chain_sends_from_the_client_what_one_copy_has_and_parallel_puts_what_three_have() {
+fn a_chain_sends_one_copy_from_the_client_and_parallel_puts_send_three() {
     let cluster = Cluster::start(3, 4);
     cluster.wait_for("healthy");
     let client = cluster.client();
@@ -61,7 +61,7 @@ fn a_chain_sends_from_the_client_what_one_copy_has_and_parallel_puts_what_three_
 }
 
 #[test]
-fn a_chain_whose_hop_was_killed_loses_nothing_and_says_what_is_so() {
+fn a_chain_whose_hop_was_killed_loses_nothing_and_reports_the_true_outcome() {
     let mut cluster = Cluster::start(3, 4);
     cluster.wait_for("healthy");
     let client = cluster.client();
@@ -129,7 +129,7 @@ fn a_hop_that_stands_still_is_passed_over() {
 }
 
 #[test]
-fn who_is_not_reached_from_here_is_served_through_another_member() {
+fn a_member_that_the_client_cannot_reach_is_served_through_another_one() {
     let cluster = Cluster::start(3, 4);
     cluster.wait_for("healthy");
     let client = cluster.client();
@@ -219,7 +219,7 @@ async fn send(
 }
 
 #[test]
-fn chains_that_nobody_should_send_are_refused_and_change_nothing() {
+fn malformed_chains_are_refused_and_change_nothing() {
     let cluster = Cluster::start(3, 4);
     cluster.wait_for("healthy");
     let client = cluster.client();

@@ -18,7 +18,7 @@ const YEAR: i64 = 365 * 24 * HOUR;
 /// ahead by 90 s, and `status` reported a healthy cluster. Cause: each member judged operations and sealed
 /// buckets by its own clock. Fix: all members use the median of the clocks.
 #[test]
-fn writes_go_on_beside_a_server_whose_clock_is_wrong_and_it_is_said() {
+fn writes_continue_beside_a_server_whose_clock_is_wrong_and_it_is_reported() {
     let cluster = Cluster::start(3, 4);
     cluster.wait_for("healthy");
     let client = cluster.client();

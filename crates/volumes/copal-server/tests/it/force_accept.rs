@@ -22,7 +22,7 @@ fn order(
 }
 
 #[test]
-fn a_group_goes_on_from_what_is_left_and_who_comes_back_brings_the_rest() {
+fn a_force_accepted_group_continues_and_a_returning_member_adds_its_files() {
     let mut cluster = Cluster::start(3, 1);
     cluster.wait_for("healthy");
     let client = cluster.client();

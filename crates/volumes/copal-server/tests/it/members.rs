@@ -14,7 +14,7 @@ fn put(store: &dyn VolumeStore, vid: VolumeId, name: &str, len: usize) -> copal_
 }
 
 #[test]
-fn a_member_that_was_away_has_everything_when_it_is_whole_again() {
+fn a_member_that_was_down_has_everything_when_it_is_in_sync_again() {
     let mut cluster = Cluster::start(3, 4);
     cluster.wait_for("healthy");
     let client = cluster.client();
@@ -106,7 +106,7 @@ fn one_member_alone_takes_nothing_and_says_how_many_it_takes() {
 }
 
 #[test]
-fn a_cluster_that_was_off_as_a_whole_comes_back_by_itself() {
+fn a_cluster_that_was_completely_off_comes_back_by_itself() {
     let mut cluster = Cluster::start(3, 4);
     cluster.wait_for("healthy");
     let client = cluster.client();
@@ -124,7 +124,7 @@ fn a_cluster_that_was_off_as_a_whole_comes_back_by_itself() {
 }
 
 #[test]
-fn what_is_lost_is_copied_to_a_new_server() {
+fn groups_of_a_lost_server_are_copied_to_a_new_one() {
     let mut cluster = Cluster::start(3, 4);
     cluster.wait_for("healthy");
     let client = cluster.client();

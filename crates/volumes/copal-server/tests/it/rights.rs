@@ -438,7 +438,7 @@ fn name_of(name: &str) -> &'static str {
 /// Symptom: a client with the rights to read and create replaced the bytes of another client's file on all
 /// replicas. It used a piece of an upload, sent to each member, from member to member, or through one.
 #[test]
-fn who_may_create_cannot_change_a_file_that_is_there() {
+fn the_right_to_create_cannot_change_an_existing_file() {
     let cluster = Cluster::start(3, 4);
     cluster.wait_for("healthy");
     let owner = cluster.client();
@@ -667,7 +667,7 @@ fn nothing_is_taken_under_a_right_that_ended_while_its_bytes_came() {
 /// Symptom: files were stored in volumes that never existed, under invalid ids, and with bodies that did not
 /// match their heads. Each is refused, on every way.
 #[test]
-fn what_makes_no_sense_is_refused_and_leaves_nothing() {
+fn malformed_requests_are_refused_and_leave_nothing() {
     let cluster = Cluster::start(3, 1);
     cluster.wait_for("healthy");
     let owner = cluster.client();

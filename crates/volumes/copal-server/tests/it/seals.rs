@@ -60,7 +60,7 @@ fn journal_len(store: &MemberStore, group: GroupId) -> usize {
 }
 
 #[test]
-fn what_a_dead_client_left_comes_to_all_members_and_journals_end() {
+fn leftovers_of_a_dead_client_reach_all_members_and_journals_end() {
     let cluster = Cluster::start(3, 4);
     cluster.wait_for("healthy");
     let client = cluster.client();
@@ -112,7 +112,7 @@ fn what_a_dead_client_left_comes_to_all_members_and_journals_end() {
 /// right was refused.
 /// Fix: such a client waits until the deleting client has completed it.
 #[test]
-fn a_strict_read_by_who_may_not_delete_waits_for_the_delete_of_another() {
+fn a_strict_read_without_the_right_to_delete_waits_for_the_delete_of_another() {
     let cluster = Cluster::start(3, 4);
     cluster.wait_for("healthy");
     let client = cluster.client();
@@ -212,7 +212,7 @@ fn a_name_with_two_files_is_settled_by_the_donors() {
 }
 
 #[test]
-fn strict_reads_and_lists_show_what_all_whole_members_agree_on_and_end_what_has_begun() {
+fn strict_reads_and_lists_show_files_of_all_in_sync_members_and_finish_begun_deletes() {
     let cluster = Cluster::start(3, 4);
     cluster.wait_for("healthy");
     let client = cluster.client();

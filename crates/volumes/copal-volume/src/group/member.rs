@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duplicate_is_confirmed_again_and_what_is_unknown_is_asked_for() {
+    fn a_duplicate_is_confirmed_again_and_an_unknown_file_is_missing() {
         let held = CreateFacts { is_live: true, ..facts() };
         assert_eq!(decide_create(&held), Ok(AcceptKind::Again));
         assert_eq!(decide_confirm(&held), Ok(AcceptKind::Again));

@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn who_missed_nothing_stays_whole() {
+    fn a_member_that_missed_nothing_stays_in_sync() {
         for assigned in [Role::Normal, Role::Recovering, Role::Failed, Role::Joining] {
             for role in [Role::Normal, Role::Recovering] {
                 assert_eq!(own_role(own(role, 7), assigned, Epoch(0)), Role::Normal, "also after a boot");
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_group_is_whole_on_a_new_member_and_an_old_one_is_not() {
+    fn a_new_group_is_in_sync_on_a_new_member_and_an_old_one_is_not() {
         assert_eq!(own_role(None, Role::Normal, Epoch(0)), Role::Normal);
         assert_eq!(own_role(None, Role::Normal, Epoch(3)), Role::Recovering);
         assert_eq!(own_role(None, Role::Joining, Epoch(0)), Role::Joining);

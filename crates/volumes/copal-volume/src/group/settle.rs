@@ -120,7 +120,7 @@ mod tests {
     /// another member, not in sync, had a lower, never acknowledged file of the name, and the lower one
     /// stayed. Fix: the file of an in-sync member yields only to that of another in-sync one.
     #[test]
-    fn a_whole_member_does_not_yield_to_one_that_is_not() {
+    fn an_in_sync_member_does_not_yield_to_one_that_is_not() {
         let (higher, lower) = (claim(25_000), claim(15_000));
         let closed = seals(&[3, 3]);
         for role in [Role::Recovering, Role::Joining] {

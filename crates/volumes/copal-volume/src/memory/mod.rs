@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_store_refuses_and_keeps_what_it_has() {
+    fn a_full_store_refuses_and_keeps_its_files() {
         let store = MemoryStore::new();
         let vid = store.create_volume("", "v", &VolumeOptions::default()).expect("create a volume");
         store.set_capacity(10);

@@ -99,7 +99,7 @@ fn a_name_settled_before_its_seal_loses_a_file() {
 /// The member is up again, and the master does not know. A create completes without it in the view of its
 /// request, which is later than its missed epoch. Found by the simulator, seed 586.
 #[test]
-fn a_member_that_asks_while_it_is_away_becomes_whole_without_a_file() {
+fn a_member_that_asks_while_it_is_down_becomes_in_sync_without_a_file() {
     let setup = SearchSetup {
         failures: 2,
         weak: Some(WeakRule::CopiesWhileDown),
@@ -144,7 +144,7 @@ fn a_member_with_two_files_of_a_name_hides_one() {
 }
 
 #[test]
-fn a_member_that_is_not_told_what_it_missed_lacks_a_file() {
+fn a_member_without_its_missed_operations_lacks_a_file() {
     let setup =
         SearchSetup { failures: 1, weak: Some(WeakRule::MissedNotSent), ..SearchSetup::new(&[Create(0)]) };
     must_fail("missed and not told", "I1", &setup);
@@ -179,7 +179,7 @@ fn a_member_that_is_down_when_another_ends_its_resync_lacks_a_file() {
 
 /// The first file is on the first member alone, the second is acknowledged without it, and both are sealed.
 #[test]
-fn a_whole_member_that_yields_to_one_that_is_not_loses_a_file() {
+fn an_in_sync_member_that_yields_to_one_that_is_not_loses_a_file() {
     let setup = SearchSetup {
         failures: 1,
         seals: 1,

@@ -27,7 +27,7 @@ fn one_create_and_one_failure() {
 }
 
 #[test]
-fn members_become_equal_once_everything_is_closed() {
+fn members_become_equal_once_all_buckets_are_sealed() {
     let setup = SearchSetup { seals: 1, checks_equal: true, ..SearchSetup::new(&[Create(0), Create(1)]) };
     must_hold("two creates, clients die", &setup);
     let setup = SearchSetup { seals: 2, checks_equal: true, ..SearchSetup::new(&[Create(0), Delete(0)]) };
@@ -86,7 +86,7 @@ fn all_members_start_again() {
 /// The only in-sync member fails after another one completed its resync; the master's view does not have that
 /// yet.
 #[test]
-fn no_whole_member_is_left() {
+fn no_in_sync_member_is_left() {
     let setup = SearchSetup {
         failures: 4,
         before: vec![

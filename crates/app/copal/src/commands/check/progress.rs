@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_in_between_is_no_part_of_it() {
+    fn progress_of_other_stages_does_not_count_as_read_data() {
         let told = Told::default();
         let walk = CheckProgress::new(&told, true, 100);
         walk.stage(Stage::ReadData, "packs", 80);

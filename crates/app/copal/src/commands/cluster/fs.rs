@@ -385,7 +385,7 @@ mod tests {
 
     /// Symptom: after exit code 43 the command to settle the file named no volume. Fix: it can be pasted.
     #[test]
-    fn an_unknown_outcome_says_what_decides_it() {
+    fn an_unknown_outcome_names_the_settle_command() {
         let file = FileArgs { volume: "mail/2026".to_owned(), name: "m1".to_owned() };
         let fid = FileId::new(1, 2, 3);
         let failure = named(&file, VolumeError::Unknown { fid });

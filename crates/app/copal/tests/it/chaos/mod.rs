@@ -112,7 +112,7 @@ impl Trial {
 
 #[test]
 #[expect(clippy::print_stderr, reason = "what happened is printed where something is lost, and the figures")]
-fn nothing_acknowledged_is_lost_whoever_is_killed_or_frozen() {
+fn no_acknowledged_file_is_lost_when_any_process_is_killed_or_frozen() {
     let (seconds, seed) = (setting("COPAL_CHAOS_SECONDS", 20), setting("COPAL_CHAOS_SEED", 1));
     let masters = setting("COPAL_CHAOS_MASTERS", 1) as usize;
     let house = House::start(masters, setting("COPAL_CHAOS_SPACES", 0) == 1);

@@ -180,7 +180,7 @@ fn ops(words: &[&str]) -> Work {
 
 #[test]
 #[expect(clippy::print_stderr, reason = "what happened is printed where something is lost, and the figures")]
-fn nothing_published_is_lost_whoever_of_a_fleet_is_killed() {
+fn no_published_snapshot_is_lost_when_any_process_of_a_fleet_is_killed() {
     let (rounds, seed) = (setting("COPAL_FLEET_CHAOS_ROUNDS", 4), setting("COPAL_CHAOS_SEED", 1));
     let mut trial = Trial::start(seed);
     let outcome = catch_unwind(AssertUnwindSafe(|| {

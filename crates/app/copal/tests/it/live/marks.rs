@@ -15,7 +15,7 @@ fn backup(house: &House, daemon: &Daemon, more: &[&str]) -> Value {
 /// Fix: a bitmap begins with marks that a sentinel beside it knows; where no sentinel exists, spot checks
 /// compare more data.
 #[test]
-fn a_bitmap_that_is_not_what_it_was_is_not_believed() {
+fn a_cleared_or_recreated_bitmap_is_not_trusted() {
     if !have_daemon() {
         return;
     }

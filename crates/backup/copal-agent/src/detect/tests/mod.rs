@@ -116,7 +116,7 @@ impl Alone {
 use Answer as A;
 
 #[test]
-fn the_first_job_of_twelve_vms_stores_once_what_they_share() {
+fn the_first_job_of_twelve_vms_stores_shared_chunks_once() {
     let alone = Alone::new(300_000);
     for vm in 0..12_u32 {
         let own = 1000 + u64::from(vm) * 10;
@@ -137,7 +137,7 @@ fn the_first_job_of_twelve_vms_stores_once_what_they_share() {
 }
 
 #[test]
-fn what_most_vms_ask_for_goes_first_and_no_more_than_the_fraction() {
+fn ids_that_most_vms_ask_for_are_promoted_first_up_to_the_fraction() {
     let alone = Alone::new(100_000);
     // Ids 0..10 are asked for by two VMs, 10..12 by four, and 60..108 by one.
     for vm in 0..4_u32 {
@@ -164,7 +164,7 @@ fn the_same_vm_twice_is_one_vm() {
 }
 
 #[test]
-fn a_grant_is_told_again_to_its_holder_and_lapses() {
+fn a_grant_is_repeated_to_its_holder_and_expires() {
     let mut alone = Alone::new(1_000_000);
     alone.ask(1, &[id(1)]);
     for _ in 0..2 {
@@ -284,7 +284,7 @@ fn memory_stays_within_its_bound_however_much_comes() {
 }
 
 #[test]
-fn who_finds_no_room_among_the_grants_asks_again() {
+fn ids_without_room_in_the_grant_table_are_asked_again() {
     let home = tempfile::tempdir().unwrap();
     let limits = DetectLimits { memory_bytes: 0, ..DetectLimits::default() };
     let detector = Detector::open_limited(home.path(), 0, 1_000_000, limits).unwrap();
@@ -327,7 +327,7 @@ fn batches_are_taken_while_others_are_answered() {
 }
 
 #[test]
-fn a_torn_spool_loses_what_is_torn_and_nothing_that_comes_later() {
+fn a_torn_spool_loses_the_torn_batch_and_no_later_one() {
     let mut alone = Alone::new(1_000_000);
     (0..3).for_each(|number| alone.detector.take(&batch(1, number, 0), &[id(number)]).unwrap());
     let spool = alone.path("spool");

@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_one_sentence_that_names_the_file() {
+    fn a_wrong_plan_is_one_sentence_that_names_the_file() {
         let vm = |fields: &str| refused(&format!(r#"{{"v":1,"vms":[{{"vm":"a"{fields}}}]}}"#));
         let either = "the plan file h1.json must say of the VM \"a\" either \"disks\", or both \"qmp\" and \"nodes\" with what else \
                       there is of QEMU; write one of the two";

@@ -122,7 +122,7 @@ fn the_search_within_a_queue_begins_at_the_lru_side_and_ends_at_the_first_that_i
 }
 
 #[test]
-fn without_enough_room_the_adjustment_is_skipped_and_nobody_pays() {
+fn without_enough_room_the_adjustment_is_skipped_and_no_filter_pays() {
     let mut rule = paper(100);
     let mut store = Store::default();
     // A small table that is expired, and a large one that would need more than the small one has.

@@ -187,7 +187,7 @@ fn deletions_of_absent_keys_do_not_rewrite_the_bottom_again_and_again() {
 /// them moves: not earlier, and not much later however many scans follow. Without `merge_for_reads` they keep
 /// skipping.
 #[test]
-fn walks_pay_for_merging_away_what_they_pass_over() {
+fn walks_pay_for_merging_away_deletions_they_pass() {
     const KEYS: u64 = 9000;
     const DELETED: u64 = KEYS / 3;
     let mut worker = MergeWorker::load(KEYS);
@@ -227,7 +227,7 @@ fn deletions_a_snapshot_does_not_see_start_no_merge() {
 /// Symptom: in a full store the space of deleted data never came back. Cause: a merge had to free as much as
 /// it writes, and a quarter of the held bytes. Fix: in a full store an eighth of the written bytes is enough.
 #[test]
-fn a_store_under_pressure_merges_for_less_than_what_is_cheap() {
+fn a_store_under_pressure_merges_for_a_smaller_gain() {
     const KEYS: u64 = 6000;
     let mut worker = MergeWorker::load(KEYS);
     worker.flush_all_of((0..KEYS).filter(|i| i % 8 == 0), delete);
@@ -341,7 +341,7 @@ fn a_merge_that_finds_no_space_has_everything_freed_that_can_be() {
 /// Symptom: no test would have noticed objects that a full store failed to free and forgot until it was
 /// reopened.
 #[test]
-fn what_could_not_be_freed_is_kept() {
+fn garbage_that_could_not_be_freed_is_kept() {
     const COUNT: usize = 600;
     let worker = worker();
     let (objects, garbage) = (&worker.engine.objects, &worker.engine.stored.garbage);

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_drops_rings_and_holds_nobody_up() {
+    fn a_full_queue_drops_rings_and_blocks_no_reader() {
         let sampler = ProbeSampler::new();
         let probes = (WAITING + 10) * RING;
         for i in 0..probes {

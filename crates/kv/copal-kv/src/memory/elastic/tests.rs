@@ -96,7 +96,7 @@ pub(super) fn assert_loaded(cache: &Arc<TableCache>, tables: &[(u64, Arc<Table>)
 }
 
 #[test]
-fn what_is_charged_is_what_the_rule_granted_whatever_happens() {
+fn the_charge_always_equals_the_grant_of_the_rule() {
     let kinds = [Kind::Ribbon, Kind::Bloom];
     let stored: Vec<Bytes> = (0..6).map(|i| table_bytes(kinds[i as usize % 2], i)).collect();
     for seed in 0..16u64 {
@@ -365,7 +365,7 @@ fn units_give_way_when_others_take_of_the_same_budget() {
 }
 
 #[test]
-fn units_of_a_table_being_written_are_charged_or_not_there() {
+fn units_of_a_table_being_written_are_charged_or_not_loaded() {
     // Symptom: a flush or merge of many short entries held units of all partitions it had written outside the
     // budget.
     // Cause: units kept for new partitions were charged when they were loaded, not when they were made.
@@ -459,7 +459,7 @@ fn a_partition_that_cannot_grow_keeps_the_units_it_has() {
 }
 
 #[test]
-fn memory_that_goes_takes_its_thread_along() {
+fn the_last_reference_to_filter_memory_ends_its_thread() {
     let filters = FilterOptions::default();
     let bytes = table_bytes(Kind::Ribbon, 1);
     for _ in 0..20 {

@@ -87,7 +87,7 @@ fn the_sum_is_kept_by_many_threads() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_before_it_is_there() {
+fn a_charge_that_does_not_fit_is_refused_before_allocation() {
     let budget = MemoryBudget::new(TOTAL);
     let most = budget.accounts().charge(MemoryClass::Tables, 3 << 19);
     assert!(budget.accounts().check().is_ok());

@@ -215,7 +215,7 @@ impl ReadAt for Flaky {
 }
 
 #[test]
-fn what_reads_right_the_second_time_is_not_damaged() {
+fn a_block_that_reads_right_the_second_time_is_not_damaged() {
     let (model, bytes) = several_partitions();
     // Checksums can be wrong once, after a bad transfer. The tail is read correctly here; the rest is not.
     let seen = Mutex::new(std::iter::once((bytes.len() as u64).saturating_sub(64 << 10)).collect());
@@ -295,7 +295,7 @@ fn walk(block: DataBlock, key: &[u8]) {
 }
 
 #[test]
-fn crafted_sections_never_panic_nor_allocate_what_they_claim() {
+fn crafted_sections_never_panic_nor_allocate_the_claimed_size() {
     let (_, bytes) = several_partitions();
     let table = open(bytes, &cache_with(4 << 20, 0, 0));
     let (mut fences, mut meta, mut section) = (Vec::new(), Vec::new(), Vec::new());

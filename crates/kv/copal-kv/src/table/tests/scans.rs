@@ -91,7 +91,7 @@ fn a_long_scan_reads_in_large_pieces_in_either_direction() {
 
 /// Scans of ten blocks, and then of one, in both directions: the size of their reads follows.
 #[test]
-fn a_scan_begins_with_what_scans_before_it_took() {
+fn a_scan_begins_with_the_read_size_of_earlier_scans() {
     for forward in [true, false] {
         let cache = cache_with(1 << 20, 0, 6);
         let (table, keys, reads) = table(&cache);

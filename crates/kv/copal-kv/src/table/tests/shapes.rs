@@ -200,7 +200,7 @@ fn entries_out_of_order_are_refused() {
 }
 
 #[test]
-fn compression_shrinks_what_can_be_shrunk_and_only_that() {
+fn compression_shrinks_only_compressible_blocks() {
     let mut random = Random::new(13);
     let (mut text, mut noise) = (Model::new(), Model::new());
     for i in 0..500u32 {

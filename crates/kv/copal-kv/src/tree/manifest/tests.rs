@@ -200,7 +200,7 @@ fn an_edit_that_a_session_had_room_for_is_read_again() {
 }
 
 #[test]
-fn what_a_piece_takes_is_told_once() {
+fn the_memory_of_a_piece_is_reported_once() {
     let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(64 << 20), 64 << 20);
     Store::mkfs(&device, &MkfsOptions::default()).unwrap();
     let (objects, _) = Store::open(device, &OpenOptions::default()).unwrap();
@@ -328,7 +328,7 @@ fn a_store_too_full_for_a_rewrite_appends_until_there_is_room() {
 /// deleted as well.
 /// Fix: leftovers of a rewrite are deleted before any edit.
 #[test]
-fn what_a_rewrite_left_goes_before_the_next_one_begins() {
+fn leftovers_of_a_rewrite_are_deleted_before_the_next_one_begins() {
     let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(64 << 20), 64 << 20);
     Store::mkfs(&device, &MkfsOptions::default()).unwrap();
     let (objects, _) = Store::open(device, &OpenOptions::default()).unwrap();

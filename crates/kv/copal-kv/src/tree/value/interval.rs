@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn joins_what_touches_and_counts_each_byte_once() {
+    fn touching_intervals_join_and_each_byte_counts_once() {
         let mut set = IntervalSet::default();
         assert_eq!(set.insert(10..20), 10..20);
         assert_eq!(set.insert(30..40), 30..40);

@@ -123,7 +123,7 @@ fn fill_both(space: &Keyspace, durability: Durability) {
 /// Cause: the worker wakes them after a failure, but they checked only for the flush and slept again, holding
 /// the writer lock. Fix: they check the poison as well.
 #[test]
-fn a_writer_that_waits_for_a_flush_is_told_that_the_flush_failed() {
+fn a_writer_that_waits_for_a_flush_gets_its_error() {
     let faulty = device(Image::zeroed(SIZE), 1, false);
     let dynamic: Arc<dyn Device> = faulty.clone();
     Objects::mkfs(&dynamic, &MkfsOptions::default()).unwrap();

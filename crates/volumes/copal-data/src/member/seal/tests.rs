@@ -57,7 +57,7 @@ fn a_sealed_bucket_accepts_no_client_operations_even_after_the_clock_went_back()
 }
 
 #[test]
-fn members_with_the_same_operations_have_the_same_digests_whatever_the_order() {
+fn members_with_the_same_operations_have_the_same_digests_in_any_order() {
     let ((one, clock), (other, other_clock)) = (member(Role::Normal), member(Role::Normal));
     apply(&one, create(1, "a", bytes(10)));
     apply(&one, delete(1, "a"));
@@ -173,7 +173,7 @@ fn a_resync_copies_the_donors_seal_and_a_name_with_two_files_waits() {
 /// donor. The tombstone was cut, since it lay below the donor's stable point. Fix: the new member's own
 /// operations there are discarded, and it accepts no more there.
 #[test]
-fn what_a_new_member_took_below_the_horizon_of_its_donor_counts_for_nothing() {
+fn operations_of_a_new_member_below_the_stable_point_of_its_donor_are_discarded() {
     let (store, _) = member(Role::Joining);
     apply(&store, delete(1, "a"));
     apply(&store, create(2, "b", bytes(10)));
@@ -235,7 +235,7 @@ fn a_new_member_journals_nothing_that_comes_as_a_file() {
 /// An in-sync member thus had a second file that it did not see; and a deleted file could take a name. Fix:
 /// the check runs while no operation is under way.
 #[test]
-fn a_second_file_that_comes_while_a_member_becomes_whole_is_not_hidden() {
+fn a_second_file_that_comes_during_a_resync_is_not_hidden() {
     for round in 0..200 {
         let (store, _) = member(Role::Recovering);
         apply(&store, create(1, "a", bytes(10)));

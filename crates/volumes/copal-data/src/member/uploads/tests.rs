@@ -70,7 +70,7 @@ fn is_denied(answer: &Result<(), OperationError>) -> bool {
 /// exists. Fix: the check runs under the lock of the group. Only an identical piece is accepted, and nothing
 /// is written.
 #[test]
-fn no_piece_changes_a_file_that_is_there() {
+fn no_piece_changes_an_existing_file() {
     let store = member_with(Role::Normal, ManualClock::new(NOW));
     let (large, pieces) = two_pieces();
     let own = origin("a.client.copal", 1);
@@ -109,7 +109,7 @@ fn no_piece_changes_a_file_that_is_there() {
 /// Cause: an upload was found by its file's id alone. Fix: an upload has an origin; only that client adds to
 /// it and commits it.
 #[test]
-fn an_upload_is_its_clients_and_nobody_elses() {
+fn an_upload_belongs_to_the_client_that_began_it() {
     let store = member_with(Role::Normal, ManualClock::new(NOW));
     let (body, pieces) = two_pieces();
     let own = origin("a.client.copal", 1);

@@ -109,7 +109,7 @@ fn a_server_that_its_groups_need_is_let_in_with_any_clock() {
 
 /// A server with a wrong clock is the only one in sync, so the others have to copy first.
 #[test]
-fn the_only_whole_server_is_not_shut_out() {
+fn the_only_in_sync_server_is_not_shut_out() {
     let mut house = House::new();
     house.recovering = vec![1, 3];
     house.pass(1);

@@ -80,7 +80,7 @@ fn a_rack_that_is_reported_later_counts_from_then_on() {
 
 /// Four of 24 servers are less than a fifth, so their failure starts copies, unless they are two whole racks.
 #[test]
-fn two_whole_racks_that_fail_at_once_start_no_copies() {
+fn two_racks_that_fail_at_once_start_no_copies() {
     for (killed, is_held) in [([1, 3, 5, 7], false), ([1, 2, 3, 4], true)] {
         let options = MasterOptions { permanent_after_ms: 60_000, ..MasterOptions::default() };
         let mut cluster = Cluster::in_racks(24, 16, options, 2);

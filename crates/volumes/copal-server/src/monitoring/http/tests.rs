@@ -62,7 +62,7 @@ async fn nothing_but_reading_is_answered_and_no_body_follows_a_head() {
 }
 
 #[tokio::test]
-async fn who_sends_headers_without_end_or_garbage_is_closed_and_others_are_answered() {
+async fn endless_headers_and_garbage_are_closed_and_others_are_answered() {
     let address = started().await;
     let endless = [b"GET /metrics HTTP/1.1\r\nX: ".to_vec(), vec![b'x'; 1 << 20]].concat();
     let refused = said(address, &endless).await;

@@ -129,7 +129,7 @@ async fn many_calls_share_a_connection_and_refusals_come_as_such() {
 }
 
 #[tokio::test]
-async fn nobody_of_another_authority_gets_in_and_nobody_talks_to_one() {
+async fn peers_of_another_authority_are_refused_by_server_and_client() {
     let (authority, other) =
         (CertificateAuthority::new("ours").unwrap(), CertificateAuthority::new("theirs").unwrap());
     let (address, _) = start(&authority).await;
@@ -364,7 +364,7 @@ async fn a_call_that_comes_too_late_is_refused_before_any_work() {
 }
 
 #[tokio::test]
-async fn the_time_that_is_left_goes_with_each_call_and_nobody_asks_for_hours() {
+async fn each_call_carries_its_remaining_time_which_is_bounded() {
     let authority = CertificateAuthority::new("test").unwrap();
     let (address, _) = start(&authority).await;
     let connection = connect(&address, &authority).await.unwrap();
@@ -393,7 +393,7 @@ async fn the_time_that_is_left_goes_with_each_call_and_nobody_asks_for_hours() {
 }
 
 #[tokio::test]
-async fn who_waits_is_told_in_time_and_what_was_begun_is_brought_to_its_end() {
+async fn a_caller_gets_its_timeout_and_a_begun_operation_completes() {
     let authority = CertificateAuthority::new("test").unwrap();
     let echo = Arc::new(Echo::default());
     let (address, _) = start_with(&authority, Arc::clone(&echo)).await;
@@ -450,7 +450,7 @@ async fn a_flood_of_bodies_gets_in_bit_by_bit_and_takes_no_more_memory_than_it_m
 }
 
 #[tokio::test]
-async fn who_finds_no_room_is_told_when_to_come_again_and_other_classes_go_on() {
+async fn a_refused_call_gets_a_retry_delay_and_other_classes_continue() {
     let authority = CertificateAuthority::new("test").unwrap();
     let echo = Arc::new(Echo::default());
     let budgets = ClassBudgets { bulk: 9 << 20, ..ClassBudgets::default() };
@@ -513,7 +513,7 @@ async fn a_frame_that_says_it_is_longer_than_frames_are_takes_no_memory() {
 /// again. Cause: no connection was accepted while 64 were in their handshake. Fix: each connection is
 /// accepted at once, the number of unauthenticated ones is bounded, and the oldest silent one is evicted.
 #[tokio::test]
-async fn silent_connections_shut_nobody_out() {
+async fn silent_connections_do_not_exclude_others() {
     let authority = CertificateAuthority::new("test").unwrap();
     let (address, traffic) = start(&authority).await;
     let mut silent = Vec::new();

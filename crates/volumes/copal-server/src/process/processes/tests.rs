@@ -22,7 +22,7 @@ use std::time::Instant;
 /// Symptom: a server whose masters cannot renew, being of an older release, warned each minute for ever.
 /// Cause: each attempt warned. Fix: the first attempt warns, and then one a day.
 #[test]
-fn what_goes_wrong_each_minute_is_warned_of_once_a_day() {
+fn a_failure_that_repeats_each_minute_is_logged_once_a_day() {
     let begin = Instant::now();
     let mut warning = DailyWarning::default();
     let due = (0..3 * 24 * 60u32).filter(|minute| warning.is_due(begin + CHECK_INTERVAL * *minute));
@@ -212,7 +212,7 @@ fn a_server_that_was_away_until_its_certificate_had_ended_gets_another() {
 /// clients that theirs had expired, and never learned that it was wrong. Cause: it judged certificates by its
 /// own clock before it had seen another. Fix: it judges them only after the first clock of a data server.
 #[test]
-fn a_master_that_has_heard_no_other_clock_ends_no_certificate() {
+fn a_master_without_reported_clocks_ends_no_certificate() {
     let mut meta = copal_master::SqliteStore::in_memory().unwrap();
     let pool = copal_master::PoolConfig { replicas: 3, min_ack: 2, groups: 2 };
     copal_master::Master::create_cluster(&mut meta, [7; 16], pool).unwrap();

@@ -28,7 +28,7 @@ async fn a_server_answers_nothing_before_it_has_entered_a_view() {
 /// Symptom: a master whose term had ended could still move a member into its view, and no test noticed. Fix:
 /// this test.
 #[tokio::test]
-async fn the_views_of_a_master_whose_reign_is_over_are_not_entered() {
+async fn views_of_a_master_whose_term_is_over_are_not_applied() {
     let scene = scene().await;
     let entered = || scene.host.store.membership(GROUP).unwrap().unwrap().epoch;
     let next = Epoch(EPOCH.0 + 2);

@@ -28,7 +28,7 @@ fn is_corrupt(fetched: &Result<Option<GroupOperation>, FetchError>) -> bool {
 /// Symptom: a member could accept wrong bytes, and no test noticed: the checksum of a fetched file was
 /// verified nowhere else. Fix: this test.
 #[tokio::test]
-async fn what_a_donor_sends_is_compared_with_the_heads_sum() {
+async fn a_donors_bytes_are_compared_with_the_sum_in_the_head() {
     let body = Bytes::from(vec![7; PIECE_BYTES + 1000]);
     let (small, large) = (head(1, &body[..1000], NOW), head(1, &body, NOW));
     let at = PIECE_BYTES as u64;

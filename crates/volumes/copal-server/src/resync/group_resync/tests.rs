@@ -124,7 +124,7 @@ async fn a_reply_from_before_the_present_view_changes_nothing() {
 
 /// Operations that completed without the member after its request are in no snapshot that it copied (VOL-16).
 #[tokio::test]
-async fn a_member_that_missed_something_since_it_asked_is_not_whole() {
+async fn a_member_that_missed_operations_since_its_request_is_not_in_sync() {
     let scene = scene().await;
     let next = Epoch(EPOCH.0 + 1);
     scene.learn(next, ROLES, EPOCH);
@@ -206,7 +206,7 @@ async fn a_donor_that_has_sealed_the_future_is_not_believed() {
 }
 
 #[tokio::test]
-async fn a_donor_whose_seals_are_of_now_is_believed() {
+async fn a_donor_whose_seals_are_current_is_trusted() {
     let scene = scene().await;
     assert_eq!(compare_with_donor(&scene.host, OTHER, &[own(&scene)]).await.unwrap(), [GROUP]);
     assert_eq!(own(&scene).seal.below, Bucket(SEALED));

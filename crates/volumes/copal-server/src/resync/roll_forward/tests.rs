@@ -78,7 +78,7 @@ async fn nothing_is_rolled_forward_before_all_members_have_sealed_it() {
 /// (VOL-20).
 /// Fix: the other file is fetched before the own one is deleted.
 #[tokio::test]
-async fn a_file_yields_only_to_one_that_is_there() {
+async fn a_file_yields_only_to_an_existing_one() {
     for (files, stays) in [(Vec::new(), 9), (vec![1], 1)] {
         let scene = MemberScene::new(ROLES, other(vec![record(1, "a", OLD, true)], files)).await;
         scene.put(9, "a", OLD);

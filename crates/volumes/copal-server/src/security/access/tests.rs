@@ -65,7 +65,7 @@ fn members_masters_and_the_clusters_own_client_need_no_permit() {
 }
 
 #[test]
-fn a_named_client_does_what_its_permit_says_and_nothing_else() {
+fn a_named_client_can_do_only_the_operations_of_its_permit() {
     let scene = Scene::new();
     let peer = scene.peer("nightly.client.copal", Some(&permit()));
     assert_eq!(scene.check(&peer, Method::Get, &get(5)), Ok(()));
@@ -114,7 +114,7 @@ fn a_permit_that_is_stolen_old_forged_or_foreign_is_none() {
 }
 
 #[test]
-fn a_client_buries_what_it_is_creating_itself_without_the_right_to_delete() {
+fn a_client_may_undo_its_own_create_without_the_right_to_delete() {
     let scene = Scene::new();
     let permit = messages::Permit { incarnation: 77, ..permit() };
     let peer = scene.peer("nightly.client.copal", Some(&permit));
@@ -185,7 +185,7 @@ fn a_right_to_write_does_nothing_once_the_next_was_seen() {
 /// writer lease. Cause: both were checked only when the call arrived. Fix: they are checked again when the
 /// operation is applied.
 #[test]
-fn what_was_let_through_is_looked_at_again() {
+fn an_admitted_call_is_checked_again_when_it_is_applied() {
     let scene = Scene::new();
     let of = |lease: u64, until_ms: u64| {
         let permit = messages::Permit { lease, until_ms, path: "vms/a".to_owned(), ..permit() };

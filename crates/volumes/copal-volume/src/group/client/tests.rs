@@ -254,7 +254,7 @@ fn an_undo_over_a_change_of_the_view_needs_as_many_members_as_a_file() {
 /// Symptom: a create was refused, and its slow first call was accepted later. Cause: one refusal counted for
 /// all calls. Fix: a member that was called twice deletes the file.
 #[test]
-fn a_member_that_was_called_twice_buries_what_it_refused_once() {
+fn a_member_that_was_called_twice_deletes_the_file_it_refused_once() {
     let (mut op, _) = ClientOp::create(view(5, &[N, N, F]));
     let unreachable = OperationEvent::Unreachable { disk: DiskId(2), call: CallKind::Create };
     op.step(unreachable);

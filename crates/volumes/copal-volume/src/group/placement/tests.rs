@@ -105,7 +105,7 @@ fn racks_of_one_size_take_the_same_share() {
 }
 
 #[test]
-fn who_takes_the_place_of_a_lost_member_lies_in_a_rack_that_the_others_have_not() {
+fn a_replacement_lies_in_a_rack_without_other_members() {
     let mut disks = in_racks(6, 3);
     disks[0].is_up = false;
     for group in (1..100).map(GroupId) {

@@ -206,7 +206,7 @@ fn disks_are_made_even_within_their_racks_when_all_racks_have_a_copy() {
 }
 
 #[test]
-fn a_full_disk_keeps_what_could_only_go_beside_another_copy() {
+fn a_full_disk_keeps_a_copy_whose_only_target_rack_has_another() {
     let mut disks = in_racks();
     disks.truncate(4);
     disks[0].used_bytes = 900;

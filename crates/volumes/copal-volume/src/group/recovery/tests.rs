@@ -89,7 +89,7 @@ fn fewer_copies_go_first_then_age_then_boost_then_pool() {
 }
 
 #[test]
-fn whatever_happens_slots_and_order_hold_and_every_job_is_done() {
+fn under_random_failures_slots_and_order_hold_and_every_job_is_done() {
     for seed in 0..300 {
         let mut draw = Draw(seed);
         let servers = 4 + draw.below(12) as usize;
@@ -237,7 +237,7 @@ fn a_fifth_of_the_servers_within_a_minute_holds_the_queue_until_they_return() {
 }
 
 #[test]
-fn two_whole_racks_hold_it_and_one_server_of_four_does_not() {
+fn two_failed_racks_hold_the_queue_and_one_server_of_four_does_not() {
     let mut queue = RecoveryQueue::new(1);
     queue.set_servers((1..=40_u32).map(|server| (server, server.div_ceil(2))).collect());
     for server in 1..=3 {

@@ -56,7 +56,7 @@ fn every_record() -> Vec<ManifestRecord> {
 /// Keys were slices of the buffer of the manifest: one table in use kept the whole buffer in memory,
 /// uncounted, as long as the store was open. They are copies now.
 #[test]
-fn what_is_read_keeps_nothing_of_the_manifest_in_memory() {
+fn parsed_edits_keep_no_manifest_buffer_in_memory() {
     let bytes = manifest(&[every_record()]);
     let records = parse_edits(&bytes).unwrap();
     assert!(bytes.is_unique(), "{} records share the buffer", records.len());

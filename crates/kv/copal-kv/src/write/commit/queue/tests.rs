@@ -171,7 +171,7 @@ impl<M: MonitorKind> World<M> {
 /// Cause: each led a group of one, since up to four groups may be in flight, and each group cost a flush.
 /// Fix: a group gathers until as many writes wait as are in flight.
 #[test]
-fn a_group_gathers_until_it_is_as_large_as_what_is_on_its_way() {
+fn a_group_gathers_until_it_is_as_large_as_the_groups_in_flight() {
     let world = World::<ThreadMonitors>::new(4, None);
     let queue = &world.queue;
     // Joins, and returns whether the first waiting group has the turn.
@@ -267,7 +267,7 @@ fn explore(iterations: usize, test: impl Fn() + Send + Sync + Clone + 'static) {
 }
 
 #[test]
-fn in_every_order_of_steps_a_commit_is_told_when_all_before_it_are_safe() {
+fn in_every_order_of_steps_a_commit_ends_once_all_before_it_are_safe() {
     for width in 1..4 {
         explore(300, move || writers::<InAnyOrder>(width, None, false));
     }

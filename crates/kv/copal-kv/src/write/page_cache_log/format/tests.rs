@@ -72,7 +72,7 @@ fn records_of_both_bays_come_in_the_order_of_their_sequences() {
 }
 
 #[test]
-fn what_a_reused_bay_still_holds_of_its_last_use_is_of_no_use() {
+fn stale_frames_of_a_reused_bay_are_ignored() {
     let mut writer = Writer::new(7);
     for seq in 10..14 {
         writer.write(0, seq, 1, &put(b"a", b"1"));

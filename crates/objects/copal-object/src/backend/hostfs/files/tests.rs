@@ -28,7 +28,7 @@ fn a_directory_conforms_as_a_device() {
 }
 
 #[test]
-fn an_object_file_comes_with_its_first_write_and_goes_whole() {
+fn an_object_file_is_created_by_its_first_write_and_removed_completely() {
     let home = tempfile::tempdir().unwrap();
     let files = HostFiles::create(home.path()).unwrap();
     let at = 5 << OFFSET_BITS;
