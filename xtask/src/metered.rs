@@ -133,7 +133,7 @@ fn wait(child: &Child) -> Result<(libc::c_int, libc::rusage)> {
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     loop {
         // SAFETY: both pointers are to live locals of the types the call writes; `pid` is our own child,
-        // which nobody else waits for because `Child` is neither waited on nor dropped meanwhile.
+        // which no other thread waits for because `Child` is neither waited on nor dropped meanwhile.
         let answer = unsafe { libc::wait4(pid, &raw mut status, 0, &raw mut usage) };
         if answer == pid {
             return Ok((status, usage));

@@ -257,7 +257,7 @@ fn kill(house: &mut House, asker: &ClusterStore, number: usize) -> Result<f64> {
         match made {
             // A request that timed out may have made the volume.
             Ok(_) | Err(VolumeError::VolumeExists { .. }) => break began.elapsed().as_secs_f64(),
-            Err(error) => ensure!(began.elapsed() < PATIENCE, "nobody leads: {error}"),
+            Err(error) => ensure!(began.elapsed() < PATIENCE, "no master leads: {error}"),
         }
     };
     house.start_master(leader)?;

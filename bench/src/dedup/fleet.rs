@@ -72,7 +72,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let together = set.job("together", "auto", in_turn)?;
     report.fact("one job: packs", together.bytes as f64 / 1e6, "MB");
     report.fact("one job: popular of all chunks stored", together.popular_percent, "%");
-    report.exactly("one job: chunks nobody answered for", together.unresolved as f64, "", 0.0);
+    report.exactly("one job: chunks without an answer", together.unresolved as f64, "", 0.0);
     report.at_least("one job: of what the exact index saves", saved(together.bytes), "%", TARGET);
     let of_rounds =
         ["1", "2", "6", "8"].map(|rounds| (format!("{rounds} rounds"), rounds, in_turn as Placement));
@@ -83,7 +83,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     .map(|(name, placement)| (name.to_owned(), "auto", placement));
     for (name, rounds, placement) in of_rounds.into_iter().chain(of_placements) {
         let taken = set.job(&name.replace(' ', "-"), rounds, placement)?;
-        report.exactly(format!("{name}: chunks nobody answered for"), taken.unresolved as f64, "", 0.0);
+        report.exactly(format!("{name}: chunks without an answer"), taken.unresolved as f64, "", 0.0);
         report.at_least(format!("{name}: of what the exact index saves"), saved(taken.bytes), "%", TARGET);
     }
 

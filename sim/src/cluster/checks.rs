@@ -111,14 +111,14 @@ pub(super) fn always(map: &MapCache, data: &[DataHost], history: &History) -> Ve
             .filter_map(|(_, store, disk)| Shown::of(store, disk, Role::Normal, &of_group).ok());
         let shown: Vec<Shown> = shown.collect();
         if let Err(violation) = invariants::check(&shown, &of_group) {
-            found.push(format!("group {group}: {violation}; {}", told(&view, map, data, &of_group)));
+            found.push(format!("group {group}: {violation}; {}", replicas_of(&view, map, data, &of_group)));
         }
     }
     found
 }
 
 /// Names and files of all running replicas of a group, for the report of a violation.
-fn told(view: &View, map: &MapCache, data: &[DataHost], files: &[FileResults<'_>]) -> String {
+fn replicas_of(view: &View, map: &MapCache, data: &[DataHost], files: &[FileResults<'_>]) -> String {
     let names: BTreeSet<(VolumeId, &[u8])> = files.iter().map(|file| (file.vid, file.name)).collect();
     let mut all = format!("{view:?}");
     for (disk, _) in &view.members {
@@ -137,7 +137,7 @@ fn told(view: &View, map: &MapCache, data: &[DataHost], files: &[FileResults<'_>
             let found = running.store.find(file.vid, file.fid);
             let is = match found {
                 Ok(FileState::Unknown) => continue,
-                Ok(FileState::Deleted) => "buried",
+                Ok(FileState::Deleted) => "deleted",
                 Ok(FileState::Live { .. }) => "live",
                 Err(_) => "unreadable",
             };

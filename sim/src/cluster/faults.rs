@@ -284,7 +284,7 @@ impl Simulation {
     }
 
     /// Ends servers that lost their power when a write of their disk failed.
-    pub(super) async fn bury_doomed(&mut self) {
+    pub(super) async fn end_doomed_servers(&mut self) {
         for at in 0..self.data.len() {
             let is_dead = self.data[at].running.as_ref().is_some_and(|running| running.process.is_dead());
             if is_dead {

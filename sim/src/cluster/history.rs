@@ -133,10 +133,10 @@ impl History {
     /// to, even if all replicas that are up have it by then (docs/design/cluster.md#not-built).
     pub(super) fn shown_without_promise(&self) -> u64 {
         let reads = self.reads.iter().filter_map(|read| read.shown);
-        reads.filter(|fid| self.was_promised_to_nobody(*fid)).count() as u64
+        reads.filter(|fid| self.was_not_acknowledged(*fid)).count() as u64
     }
 
-    fn was_promised_to_nobody(&self, fid: FileId) -> bool {
+    fn was_not_acknowledged(&self, fid: FileId) -> bool {
         let create = self.made_by.get(&fid).and_then(|number| self.creates.get(*number));
         create.is_some_and(|create| create.known != KnownResult::Complete)
     }
@@ -166,7 +166,7 @@ impl History {
 
     /// Files of a name that surely exist during `at`: acknowledged before it began, with no delete that began
     /// before its end.
-    fn surely_there<'a>(
+    fn surely_existing<'a>(
         &'a self,
         vid: VolumeId,
         name: &'a [u8],
@@ -182,7 +182,12 @@ impl History {
         })
     }
 
-    fn is_surely_gone(&self, fid: FileId, at: &CallSpan, deletes: &BTreeMap<FileId, Vec<&Delete>>) -> bool {
+    fn is_surely_deleted(
+        &self,
+        fid: FileId,
+        at: &CallSpan,
+        deletes: &BTreeMap<FileId, Vec<&Delete>>,
+    ) -> bool {
         let mut of = deletes.get(&fid).into_iter().flatten();
         of.any(|delete| delete.known == KnownResult::Complete && delete.span.is_before(at))
     }
@@ -190,13 +195,13 @@ impl History {
     fn judge_read(&self, read: &Read, deletes: &BTreeMap<FileId, Vec<&Delete>>, found: &mut Vec<String>) {
         let name = String::from_utf8_lossy(&read.name);
         if let Some(fid) = read.shown
-            && self.is_surely_gone(fid, &read.span, deletes)
+            && self.is_surely_deleted(fid, &read.span, deletes)
         {
             found.push(format!(
                 "a strict read of {name} showed {fid}, whose delete had been acknowledged: {read:?}"
             ));
         }
-        let there = self.surely_there(read.vid, &read.name, &read.span, deletes);
+        let there = self.surely_existing(read.vid, &read.name, &read.span, deletes);
         for fid in there.filter(|fid| read.shown != Some(*fid)) {
             found.push(format!(
                 "a strict read of {name} did not show {fid}, which had been acknowledged: {read:?}"
@@ -231,7 +236,7 @@ impl History {
         }
         for reads in by_name.values() {
             for first in reads {
-                let Some(fid) = first.shown.filter(|fid| !self.was_promised_to_nobody(*fid)) else {
+                let Some(fid) = first.shown.filter(|fid| !self.was_not_acknowledged(*fid)) else {
                     continue;
                 };
                 for second in reads.iter().filter(|second| first.span.is_before(&second.span)) {
@@ -260,7 +265,7 @@ impl History {
             found.push(format!("I8: a list is out of order: {list:?}"));
         }
         for (_, fid) in &list.files {
-            if self.is_surely_gone(*fid, &list.span, deletes) {
+            if self.is_surely_deleted(*fid, &list.span, deletes) {
                 found.push(format!("I8: a list has {fid}, whose delete had been acknowledged: {list:?}"));
             }
         }
@@ -268,7 +273,7 @@ impl History {
             if vid != list.vid {
                 continue;
             }
-            for fid in self.surely_there(vid, &name, &list.span, deletes) {
+            for fid in self.surely_existing(vid, &name, &list.span, deletes) {
                 if !list.files.contains(&(name.clone(), fid)) {
                     found.push(format!("I8: a list lacks {fid}, which was there all the time: {list:?}"));
                 }

@@ -264,10 +264,10 @@ impl DataHost {
             capacity_bytes: DISK_BYTES,
             place: Default::default(),
         };
-        let stranger = Process::start(network, self.number, &self.host, None);
-        let joined = stranger.run(async move { join(&token, &joining, PATIENCE).await });
+        let joining_process = Process::start(network, self.number, &self.host, None);
+        let joined = joining_process.run(async move { join(&token, &joining, PATIENCE).await });
         let (cluster, identity) = joined.await.context("it lives")??;
-        stranger.kill();
+        joining_process.kill();
         let (objects, store) = self.open(&network.world)?;
         store.assign(&MemberIdentity {
             cluster,

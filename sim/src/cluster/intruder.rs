@@ -50,7 +50,7 @@ const OF_MASTERS: [Method; 3] = [Method::VolumeState, Method::WhatSeen, Method::
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Caller {
     /// Has no certificate.
-    Stranger,
+    NoCertificate,
     /// A client that may read and create in the first volume, and nothing else.
     Named,
     /// A data server that is not in the map, with a certificate of the authority.
@@ -132,7 +132,7 @@ impl Intruder {
             tokio::time::sleep(world.between(200, 3_000)).await;
             let Some(victim) = self.victim() else { continue };
             let caller = match world.below(5) {
-                0 => Caller::Stranger,
+                0 => Caller::NoCertificate,
                 1 => Caller::Server,
                 2 | 3 => Caller::Named,
                 _ => Caller::Late,
@@ -168,7 +168,7 @@ impl Intruder {
     async fn try_one(&self, caller: Caller, victim: &Victim) -> Result<()> {
         let world = &self.work.network.world;
         let identity = match caller {
-            Caller::Stranger => None,
+            Caller::NoCertificate => None,
             Caller::Named => Some(&self.named),
             Caller::Server => Some(&self.server),
             Caller::Late => Some(&self.client),

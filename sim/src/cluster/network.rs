@@ -56,7 +56,7 @@ struct Open {
 struct Listening {
     process: Weak<Process>,
     name: ServerName<'static>,
-    door: mpsc::UnboundedSender<AcceptedConnection>,
+    accepted: mpsc::UnboundedSender<AcceptedConnection>,
 }
 
 #[derive(Default)]
@@ -164,8 +164,8 @@ impl Network {
         address: &str,
         name: ServerName<'static>,
     ) -> Box<dyn SimulatedSource> {
-        let (door, taken) = mpsc::unbounded_channel();
-        let listening = Listening { process: Arc::downgrade(process), name, door };
+        let (accepted, taken) = mpsc::unbounded_channel();
+        let listening = Listening { process: Arc::downgrade(process), name, accepted };
         self.state.lock().listening.insert(address.to_owned(), listening);
         Box::new(GateOf(taken))
     }
@@ -202,7 +202,7 @@ impl Network {
             address: SocketAddr::from(([10, 0, 0, process.host as u8], 1)),
             certificate: process.certificate.clone(),
         };
-        listening.door.send(taken).map_err(|_| refused())?;
+        listening.accepted.send(taken).map_err(|_| refused())?;
         let own = end(&there, &back);
         state.open.push(Open {
             ends: [process.number, other.number],

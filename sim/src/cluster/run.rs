@@ -122,9 +122,9 @@ async fn try_one(trial: &Trial) -> Result<Outcome> {
     let world = World::new(trial.seed);
     let _logs = world.write_down_logs();
     let mut simulation = Simulation::new(&world).await?;
-    let mut violations = told(simulation.use_and_hurt(trial).await);
+    let mut violations = or_violation(simulation.use_and_hurt(trial).await);
     if violations.is_empty() {
-        violations = told(simulation.settle().await);
+        violations = or_violation(simulation.settle().await);
     }
     simulation.end().await;
     let history = simulation.work.history.lock();
@@ -149,7 +149,7 @@ async fn try_one(trial: &Trial) -> Result<Outcome> {
 }
 
 /// A failed reopening of a disk counts as a violation.
-fn told(found: Result<Vec<String>>) -> Vec<String> {
+fn or_violation(found: Result<Vec<String>>) -> Vec<String> {
     found.unwrap_or_else(|error| vec![format!("it does not go on: {error:#}")])
 }
 
@@ -199,7 +199,7 @@ impl Simulation {
         for _ in 0..1000 {
             if simulation.health().await.as_deref() == Some("healthy") {
                 let volumes = simulation.make_volumes().await?;
-                let work = Arc::get_mut(&mut simulation.work).context("nobody works yet")?;
+                let work = Arc::get_mut(&mut simulation.work).context("no client works yet")?;
                 work.volumes = volumes;
                 return Ok(simulation);
             }
@@ -259,7 +259,7 @@ impl Simulation {
                 self.data.iter().for_each(DataHost::lie);
             }
             self.fault(trial.faults).await?;
-            self.bury_doomed().await;
+            self.end_doomed_servers().await;
             self.mend(false).await?;
             self.replace_lost().await?;
             violations = self.look().await;
@@ -299,7 +299,7 @@ impl Simulation {
         let mut quiet = 0;
         while began.elapsed() < TO_SETTLE {
             tokio::time::sleep(Duration::from_secs(5)).await;
-            self.bury_doomed().await;
+            self.end_doomed_servers().await;
             self.mend(true).await?;
             self.replace_lost().await?;
             let health = self.health().await.unwrap_or_default();

@@ -151,7 +151,7 @@ impl Client {
         let put = self.run(async move { cluster.put(vid, &named, body, &options, end).await });
         let Some(answer) = put.await else { return };
         self.log(|| {
-            let answer = told(answer.as_ref().map(|info| info.fid.to_string()));
+            let answer = outcome_text(answer.as_ref().map(|info| info.fid.to_string()));
             format!("put {number} as {} in {vid}: {answer}", text(&name))
         });
         let note = |known: KnownResult, fid: Option<FileId>| {
@@ -203,7 +203,11 @@ impl Client {
         let deleted = self.run(async move { cluster.delete(vid, &named, fid, end).await });
         let Some(answer) = deleted.await else { return };
         self.log(|| {
-            format!("delete {fid} of {}: {}", text(&name), told(answer.as_ref().map(|()| String::new())))
+            format!(
+                "delete {fid} of {}: {}",
+                text(&name),
+                outcome_text(answer.as_ref().map(|()| String::new()))
+            )
         });
         // The delete of an unacknowledged create may have come before the create.
         if answer.is_ok() && was_held {
@@ -222,7 +226,11 @@ impl Client {
         let (cluster, end, named) = (self.cluster.clone(), self.end(), name.clone());
         let read = self.run(async move { cluster.stat(vid, &named, &options, end).await }).await?;
         self.log(|| {
-            format!("read {} of {vid}: {}", text(&name), told(read.as_ref().map(|info| info.fid.to_string())))
+            format!(
+                "read {} of {vid}: {}",
+                text(&name),
+                outcome_text(read.as_ref().map(|info| info.fid.to_string()))
+            )
         });
         let shown = match read {
             Ok(info) => {
@@ -247,7 +255,7 @@ impl Client {
             format!(
                 "get {} of {vid}: {}",
                 text(&name),
-                told(answer.as_ref().map(|(_, info)| info.fid.to_string()))
+                outcome_text(answer.as_ref().map(|(_, info)| info.fid.to_string()))
             )
         });
         let Ok((bytes, info)) = answer else { return };
@@ -270,7 +278,9 @@ impl Client {
         let listed =
             self.run(async move { cluster.list(vid, b"", None, 1000, &ReadOptions::STRICT, end).await });
         let Some(answer) = listed.await else { return };
-        self.log(|| format!("list {vid}: {}", told(answer.as_ref().map(|files| files.len().to_string()))));
+        self.log(|| {
+            format!("list {vid}: {}", outcome_text(answer.as_ref().map(|files| files.len().to_string())))
+        });
         let Ok(files) = answer else { return };
         let span = CallSpan { began_ms, ended_ms: Some(self.now_ms()) };
         let mut history = self.work.history.lock();
@@ -284,7 +294,7 @@ pub(super) fn text(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
 
-fn told(answer: Result<String, &VolumeError>) -> String {
+fn outcome_text(answer: Result<String, &VolumeError>) -> String {
     match answer {
         Ok(text) => format!("ok {text}"),
         Err(error) => error.to_string(),

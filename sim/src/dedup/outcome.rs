@@ -36,7 +36,7 @@ pub(super) struct Chunks {
 
 impl Chunks {
     /// Whether the results of the chunks add up to all chunks.
-    pub(super) fn are_all_there(&self) -> bool {
+    pub(super) fn adds_up(&self) -> bool {
         self.all == self.inner + self.hits + self.popular + self.private
     }
 }

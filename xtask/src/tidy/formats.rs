@@ -1,7 +1,7 @@
 //! Checks that a format page was reviewed with every change of the code that it specifies.
 //!
-//! A page in `docs/formats/` names its code: `Source: path sha256:hex`. The hash records that somebody read
-//! page and source together. When the source changes, the check fails until `--fix` records the new hash.
+//! A page in `docs/formats/` names its code: `Source: path sha256:hex`. The hash records that page and
+//! source were read together. When the source changes, the check fails until `--fix` records the new hash.
 //!
 //! In the other direction, a `Format: docs/formats/x.md` in module docs must name an existing page. A page
 //! must name every `format.rs` and every file of a `format/` directory that has a `Format:` line.

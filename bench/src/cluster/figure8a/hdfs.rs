@@ -58,7 +58,7 @@ impl Java {
         Ok(self.output.next().context("it ended")??)
     }
 
-    fn told(&mut self, words: &str) -> Result<Done> {
+    fn request(&mut self, words: &str) -> Result<Done> {
         writeln!(self.input, "{words}")?;
         let line = self.line()?;
         let mut words = line.split(' ');
@@ -108,11 +108,11 @@ impl System for Hdfs {
     fn write(&mut self, prefix: &str, bytes: usize, seconds: f64) -> Result<Done> {
         let how = if self.is_durable { "hsync" } else { "close" };
         let words = format!("write {} {bytes} {seconds} {how}", self.prefix(prefix));
-        self.java.borrow_mut().told(&words)
+        self.java.borrow_mut().request(&words)
     }
 
     fn read(&mut self, prefix: &str, bytes: usize, seconds: f64) -> Result<Done> {
         let words = format!("read {} {bytes} {seconds}", self.prefix(prefix));
-        self.java.borrow_mut().told(&words)
+        self.java.borrow_mut().request(&words)
     }
 }

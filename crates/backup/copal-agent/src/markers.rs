@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(round.due(), Some(now + seconds(30)));
         assert!(!round.take_due(now + seconds(29)));
         assert!(round.take_due(now + seconds(30)));
-        assert!(!round.take_due(now + seconds(1000)), "nobody waits");
+        assert!(!round.take_due(now + seconds(1000)), "no asker waits");
     }
 
     #[test]

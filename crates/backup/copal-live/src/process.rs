@@ -86,8 +86,8 @@ mod tests {
         drop(open);
         assert_eq!(process.find(&known), Some(known.clone()));
         assert_eq!(process.find(Path::new("none")), None);
-        let nobody = QemuProcess::default();
-        assert_eq!(nobody.command_line(), "");
-        assert_eq!((nobody.find(name), nobody.find(&known)), (None, Some(known)));
+        let unknown = QemuProcess::default();
+        assert_eq!(unknown.command_line(), "");
+        assert_eq!((unknown.find(name), unknown.find(&known)), (None, Some(known)));
     }
 }

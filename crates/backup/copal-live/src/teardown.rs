@@ -175,7 +175,7 @@ fn remove_filters(client: &mut QmpClient, session: &SessionName) -> Result<(), Q
             continue;
         };
         match qemu.path_to(filter) {
-            Ok(WritePath::Nobody) => {}
+            Ok(WritePath::NoWriter) => {}
             Ok(path) => paths.push((path, below.to_owned())),
             Err(writers) => {
                 return Err(QmpError::Protocol {

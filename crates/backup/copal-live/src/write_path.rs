@@ -36,7 +36,7 @@ pub(crate) enum WritePath {
     /// From a guest device, whose node can be replaced.
     Device(String),
     /// No writer, and none can begin while the filter is there.
-    Nobody,
+    NoWriter,
 }
 
 /// Nodes with the trim option of QEMU's command line.
@@ -182,7 +182,7 @@ impl QemuState {
             return Ok(WritePath::Raw(Box::new(above.clone())));
         }
         match &writers[..] {
-            [] => Ok(WritePath::Nobody),
+            [] => Ok(WritePath::NoWriter),
             [writer] if writer.kind == "block-backend" => match &self.devices_of(&node.name)[..] {
                 [device] => Ok(WritePath::Device(device.clone())),
                 _ => Err(format!("the export or device {:?}", writer.name)),
@@ -209,7 +209,7 @@ pub(crate) fn redirect(
         .iter()
         .filter_map(|(path, to)| match path {
             WritePath::Device(device) => Some((device, to)),
-            WritePath::Raw(_) | WritePath::Nobody => None,
+            WritePath::Raw(_) | WritePath::NoWriter => None,
         })
         .collect();
     let moments = usize::from(!raws.is_empty()) + devices.len();
@@ -296,8 +296,8 @@ mod tests {
             qemu.path_to(nodes::find(&qemu.nodes, "vm0").unwrap())
         };
         let (driver, backend) = ("block-driver", "block-backend");
-        assert_eq!(path(&[]), Ok(WritePath::Nobody));
-        assert_eq!(path(&[("r", backend, "", 0, false)]), Ok(WritePath::Nobody));
+        assert_eq!(path(&[]), Ok(WritePath::NoWriter));
+        assert_eq!(path(&[("r", backend, "", 0, false)]), Ok(WritePath::NoWriter));
         let top = ("top", driver, "raw", 100, true);
         for parents in
             [&[top][..], &[top, ("r", backend, "", 0, false)], &[("top", driver, "raw", 100, false)]]
@@ -317,7 +317,7 @@ mod tests {
         // Copal's own filter is not a writer of the guest.
         assert_eq!(
             path(&[("copal-01234567-cbw0", driver, "copy-before-write", 100, true)]),
-            Ok(WritePath::Nobody)
+            Ok(WritePath::NoWriter)
         );
     }
 

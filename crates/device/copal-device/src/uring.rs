@@ -109,7 +109,7 @@ fn serve(
     let ring = match made {
         Ok(ring) => ring,
         Err(error) => {
-            // The starter waits for this; without it nobody needs the error.
+            // The starter waits for this. If it has ended, the error is not needed.
             let _ = report.send(Err(error));
             return;
         }

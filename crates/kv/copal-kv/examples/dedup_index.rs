@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p copal-kv --example dedup_index`
 
-#![expect(clippy::print_stdout, reason = "an example talks to whoever runs it")]
+#![expect(clippy::print_stdout, reason = "an example prints its results")]
 
 use copal_device::MemoryDevice;
 use copal_kv::{Durability, FilterOptions, KeyspaceOptions, Options, Store};

@@ -2,7 +2,7 @@
 //!
 //! `cargo run -p copal-kv --example quick_start`
 
-#![expect(clippy::print_stdout, reason = "an example talks to whoever runs it")]
+#![expect(clippy::print_stdout, reason = "an example prints its results")]
 
 use copal_kv::{Durability, KeyspaceOptions, Options, Store};
 use copal_object::{MkfsOptions, OpenOptions, Store as Objects};

@@ -2,7 +2,7 @@
 //!
 //! `cargo run -p copal-kv --example snapshots_and_scans`
 
-#![expect(clippy::print_stdout, reason = "an example talks to whoever runs it")]
+#![expect(clippy::print_stdout, reason = "an example prints its results")]
 
 use copal_device::MemoryDevice;
 use copal_kv::{Durability, Keyspace, KeyspaceOptions, Options, Store};

@@ -261,11 +261,11 @@ pub(super) fn list(context: &CommandContext<'_>) -> Outcome<()> {
         rows.extend(
             silent
                 .iter()
-                .map(|agent| vec![agent.name.clone(), "-".to_owned(), "not since its end".to_owned()]),
+                .map(|agent| vec![agent.name.clone(), "-".to_owned(), "none since its end".to_owned()]),
         );
         match rows.is_empty() {
             true => "no agent is known\n".to_owned(),
-            false => human::table(&["Agent", "Address", "Heard of"], &rows),
+            false => human::table(&["Agent", "Address", "Last heartbeat"], &rows),
         }
     });
     Ok(())

@@ -115,8 +115,8 @@ fn in_stages(
     repository: &Repository,
     options: &JobOptions,
 ) -> Outcome<JobReport> {
-    let mut teller = JobReporter::default();
-    let mut tell = |report: &JobReport| teller.hear(context, report);
+    let mut reporter = JobReporter::default();
+    let mut tell = |report: &JobReport| reporter.print(context, report);
     let ran = coordinator::run_in_stages(repository, &options_of(options), &context.cancel, &mut tell);
     ran.map_err(of_job)
 }
@@ -124,7 +124,7 @@ fn in_stages(
 /// Asks the process of the agents of a local repository, until the job has ended if this command waits for
 /// it. `None`: there is no such process.
 fn ask_local(context: &CommandContext<'_>, job: Option<&str>) -> Outcome<Option<JobReport>> {
-    let mut teller = JobReporter::default();
+    let mut reporter = JobReporter::default();
     let mut job = job.map(str::to_owned);
     loop {
         let Some(AgentAnswer::Job(report)) = local::ask(context, &AgentQuestion::Job(job))? else {
@@ -133,7 +133,7 @@ fn ask_local(context: &CommandContext<'_>, job: Option<&str>) -> Outcome<Option<
         if context.arguments.common.wait.is_none() || report.is_over() || context.cancel.is_cancelled() {
             return Ok(Some(*report));
         }
-        teller.hear(context, &report);
+        reporter.print(context, &report);
         job = Some(report.job);
         context.pause(POLL_INTERVAL);
     }
@@ -176,7 +176,7 @@ struct JobReporter {
 }
 
 impl JobReporter {
-    fn hear(&mut self, context: &CommandContext<'_>, report: &JobReport) {
+    fn print(&mut self, context: &CommandContext<'_>, report: &JobReport) {
         let now = progress(report);
         if now != self.told {
             context.output.notice(&now);
@@ -187,8 +187,8 @@ impl JobReporter {
 
 /// Prints the progress of a job until it has ended and its popular packs are checked.
 fn follow(context: &CommandContext<'_>, repository: &Repository, begun: &StartedJob) -> Outcome<JobReport> {
-    let mut teller = JobReporter::default();
-    let mut report = begun.wait(&context.cancel, &mut |report| teller.hear(context, report));
+    let mut reporter = JobReporter::default();
+    let mut report = begun.wait(&context.cancel, &mut |report| reporter.print(context, report));
     begun.wait_for_checks(repository, &mut report)?;
     Ok(report)
 }

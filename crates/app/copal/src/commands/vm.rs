@@ -94,7 +94,7 @@ pub(super) fn sessions(context: &CommandContext<'_>) -> Outcome<()> {
                 vec![open.vm.to_owned(), open.session.clone(), holder, heard]
             };
             let rows: Vec<Vec<String>> = open.iter().map(row).collect();
-            human::table(&["VM", "Session", "Held by", "Heard of"], &rows)
+            human::table(&["VM", "Session", "Held by", "Last heartbeat"], &rows)
         }
     });
     Ok(())

@@ -207,7 +207,7 @@ fn plans_and_moves() {
     let mut golden = Recording::new(&cluster, "moves");
     // A move that takes seconds.
     golden.once(&["fs", "mkdir", "mail"]);
-    let group = cluster.told(&["fs", "where", "mail"])["group"].to_string();
+    let group = cluster.reply(&["fs", "where", "mail"])["group"].to_string();
     let large = cluster.file("large", &vec![7; 24 << 20]);
     cluster.good(&["fs", "put", "mail", "large", &large]);
     golden.once(&["rebalance", "apply", "none.json"]);
@@ -259,7 +259,7 @@ fn a_group_goes_on_from_one_member() {
     cluster.signal("data3", "-KILL");
     cluster.good(&["status", "--wait", "degraded"]);
     cluster.good(&["fs", "mkdir", "mail"]);
-    let group = cluster.told(&["fs", "where", "mail"])["group"].to_string();
+    let group = cluster.reply(&["fs", "where", "mail"])["group"].to_string();
     cluster.good(&["fs", "put", "mail", "missed", &cluster.file("one", b"one")]);
     // In this order: the second query needs the state of the first.
     cluster.signal("data1", "-KILL");

@@ -218,7 +218,7 @@ impl Served {
     }
 
     /// The reply of a command, as JSON.
-    pub(crate) fn told(&self, words: &[&str]) -> Value {
+    pub(crate) fn reply(&self, words: &[&str]) -> Value {
         let words: Vec<&str> = ["--json"].into_iter().chain(words.iter().copied()).collect();
         let said = self.good(&words);
         serde_json::from_str(said.lines().last().unwrap()).unwrap()

@@ -19,12 +19,12 @@ const BYTES: usize = 24 << 20;
 const HEAD_BYTES: usize = 1 << 20;
 
 /// An open export of the cluster's repository.
-fn door(cluster: &Served, common: &[&str], words: &[&str]) -> Running {
+fn open_export(cluster: &Served, common: &[&str], words: &[&str]) -> Running {
     let mut command = cluster.command(&["--json"]);
     command.args(words).args(common);
-    let mut door = Running::of(command);
-    door.wait_for("ready");
-    door
+    let mut export = Running::of(command);
+    export.wait_for("ready");
+    export
 }
 
 fn only_entry(directory: &Path) -> PathBuf {
@@ -50,8 +50,8 @@ fn exports_are_read_to_the_end_while_a_server_is_killed() {
     let at = |name: &str| cluster.scratch.path().join(name).to_str().unwrap().to_owned();
     let (socket, copy, directory) = (at("s.sock"), at("copy.raw"), at("m"));
     std::fs::create_dir(&directory).unwrap();
-    let served = door(&cluster, &common, &["nbd", "latest", "--vm", "web", "--socket", &socket]);
-    let mounted = door(&cluster, &common, &["mount", &directory]);
+    let served = open_export(&cluster, &common, &["nbd", "latest", "--vm", "web", "--socket", &socket]);
+    let mounted = open_export(&cluster, &common, &["mount", &directory]);
     let of_web = only_entry(&Path::new(&directory).join("web"));
     let file = File::open(of_web.join("sda.raw")).unwrap();
     let mut head = vec![0; HEAD_BYTES];
@@ -66,9 +66,9 @@ fn exports_are_read_to_the_end_while_a_server_is_killed() {
     tool("nbdcopy", &[&format!("nbd+unix:///?socket={socket}"), &copy]);
     assert!(std::fs::read(&copy).unwrap() == bytes, "the export serves something else");
 
-    for door in [served, mounted] {
-        door.signal(Signal::TERM);
-        let run = door.end();
+    for export in [served, mounted] {
+        export.signal(Signal::TERM);
+        let run = export.end();
         assert_eq!(run.code, Some(0), "{run:?}");
     }
 }

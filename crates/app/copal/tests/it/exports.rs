@@ -51,16 +51,16 @@ fn text(program: &str, args: &[&str]) -> String {
 }
 
 /// A running export, and the address of its first disk.
-fn door(house: &House, words: &[&str]) -> (Running, String) {
-    let mut door = Running::start(house, words);
-    let ready = door.wait_for("ready");
+fn start_export(house: &House, words: &[&str]) -> (Running, String) {
+    let mut export = Running::start(house, words);
+    let ready = export.wait_for("ready");
     let uri = ready["uri"].as_str().unwrap_or_default().to_owned();
-    (door, uri)
+    (export, uri)
 }
 
-fn end(door: Running) -> Run {
-    door.signal(Signal::TERM);
-    let run = door.end();
+fn end(export: Running) -> Run {
+    export.signal(Signal::TERM);
+    let run = export.end();
     assert_eq!(run.code, Some(0), "{run:?}");
     run
 }
@@ -82,7 +82,7 @@ fn the_tools_of_nbd_read_a_served_snapshot() {
     let house = House::plain();
     let (disk, before, first, second) = two_snapshots(&house, 300);
     let (socket, image, out) = (house.word("s.sock"), house.word("disk.raw"), house.word("out.raw"));
-    let (served, uri) = door(&house, &["nbd", &second, "--socket", &socket]);
+    let (served, uri) = start_export(&house, &["nbd", &second, "--socket", &socket]);
     assert_eq!(house.path("s.sock").metadata().unwrap().mode() & 0o777, 0o600);
 
     let info: Value = serde_json::from_slice(&tool("nbdinfo", &["--json", &uri])).unwrap();
@@ -151,7 +151,7 @@ fn an_overlay_takes_writes_and_has_them_next_time() {
     house.backup("web", &house.path("disk.raw"));
     let (socket, overlay) = (house.word("s.sock"), house.word("o"));
     let words = ["nbd", "latest", "--socket", &socket, "--cow", &overlay];
-    let (served, uri) = door(&house, &words);
+    let (served, uri) = start_export(&house, &words);
     for command in ["write -P 0xaa 1M 130k", "write -z 4M 1M", "write -P 0xbb 100 5000", "flush"] {
         tool("qemu-io", &["-f", "raw", "-c", command, &uri]);
     }
@@ -161,7 +161,7 @@ fn an_overlay_takes_writes_and_has_them_next_time() {
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(refused.sentence().contains("in use by another export"), "{refused:?}");
     end(served);
-    let (served, uri) = door(&house, &words);
+    let (served, uri) = start_export(&house, &words);
     let mut written = disk.bytes.clone();
     written[MIB as usize..][..130 << 10].fill(0xaa);
     written[4 * MIB as usize..][..MIB as usize].fill(0);
@@ -209,7 +209,7 @@ fn a_damaged_chunk_is_an_error_of_its_range_and_reported_once() {
     }
     let (house, disk) = damaged();
     let socket = house.word("s.sock");
-    let (served, uri) = door(&house, &["nbd", "latest", "--socket", &socket]);
+    let (served, uri) = start_export(&house, &["nbd", "latest", "--socket", &socket]);
     let mut words = vec!["-r".to_owned(), "-f".to_owned(), "raw".to_owned()];
     for at in (0..disk.bytes.len()).step_by(64 << 10) {
         words.extend(["-c".to_owned(), format!("read {at} 64k")]);
@@ -235,7 +235,7 @@ fn a_served_snapshot_is_kept_until_force_closes_its_export() {
     let (_, _, first, second) = two_snapshots(&house, 304);
     let third = id(&house.backup("web", &house.path("disk.raw")));
     let socket = house.word("s.sock");
-    let (mut served, _) = door(&house, &["nbd", &first, "--socket", &socket]);
+    let (mut served, _) = start_export(&house, &["nbd", &first, "--socket", &socket]);
     for words in [&["forget", &first][..], &["delete", &first]] {
         let run = house.run(words);
         assert_eq!(run.code, Some(21), "{run:?}");
@@ -254,7 +254,7 @@ fn a_served_snapshot_is_kept_until_force_closes_its_export() {
     assert_eq!(house.snapshots(), std::slice::from_ref(&third));
     assert!(!Path::new(&socket).exists());
     // A killed export protects nothing.
-    let (served, _) = door(&house, &["nbd", &third, "--socket", &socket]);
+    let (served, _) = start_export(&house, &["nbd", &third, "--socket", &socket]);
     served.signal(Signal::KILL);
     served.end();
     house.good(["forget", &third]);
@@ -294,7 +294,7 @@ fn a_snapshot_is_kept_whose_export_opens_while_forget_waits() {
         let mut waiting = Running::start(&house, words);
         waiting.wait_for("verbose");
         let socket = house.word(&format!("s{number}.sock"));
-        let (served, _) = door(&house, &["nbd", &first, "--socket", &socket]);
+        let (served, _) = start_export(&house, &["nbd", &first, "--socket", &socket]);
         drop(reader);
         let run = waiting.end();
         // Retention skips snapshots in use; forgetting them by name is refused.
@@ -308,7 +308,7 @@ fn a_snapshot_is_kept_whose_export_opens_while_forget_waits() {
     let mut waiting = Running::start(&house, ["delete", &first, "--force", "--wait", "10m"]);
     waiting.wait_for("verbose");
     let socket = house.word("last.sock");
-    let (mut served, _) = door(&house, &["nbd", &first, "--socket", &socket]);
+    let (mut served, _) = start_export(&house, &["nbd", &first, "--socket", &socket]);
     drop(reader);
     served.wait_for("exit_error");
     assert_eq!(served.end().code, Some(1));
@@ -331,9 +331,9 @@ fn nothing_is_freed_while_an_export_serves_a_forgotten_snapshot() {
     }
     assert_eq!(house.run(["forget", &snapshots[0]]).code, Some(0));
     // Like the pin of an export whose process lives, on this or another host: its file is locked.
-    let doors = house.repository().join("doors");
-    std::fs::create_dir_all(&doors).unwrap();
-    let pin = File::create(doors.join("0123.pin")).unwrap();
+    let pins = house.repository().join("doors");
+    std::fs::create_dir_all(&pins).unwrap();
+    let pin = File::create(pins.join("0123.pin")).unwrap();
     let text = format!("copal door 1\ncopal nbd (process 1 on x)\nsnapshot {}\n", snapshots[0]);
     (&pin).write_all(text.as_bytes()).unwrap();
     pin.try_lock().unwrap();
@@ -369,7 +369,7 @@ fn a_read_that_waits_for_the_store_stops_neither_new_clients_nor_the_end() {
     let house = House::plain();
     let disk = Disk::create(&house.path("disk.raw"), 4 * MIB, 312);
     let snapshot = id(&house.backup("web", &house.path("disk.raw")));
-    let (served, _) = door(&house, &["nbd", &snapshot, "--socket", &house.word("s")]);
+    let (served, _) = start_export(&house, &["nbd", &snapshot, "--socket", &house.word("s")]);
     // Waits until the export is idle.
     let writer = lock_store(&house, false);
     let mut reading = raw_client(&house, "s");
@@ -527,7 +527,7 @@ fn snapshots_are_files_of_a_mount() {
     let first = id(&house.backup("web", &image));
     std::fs::create_dir(house.path("m")).unwrap();
     let directory = house.word("m");
-    let (mounted, _) = door(&house, &["mount", &directory]);
+    let (mounted, _) = start_export(&house, &["mount", &directory]);
     let of = |id: &str| {
         let snapshots = std::fs::read_dir(house.path("m/web")).unwrap().flatten();
         let mut named = snapshots.filter(|one| one.file_name().to_str().unwrap().ends_with(&id[..8]));
@@ -569,7 +569,7 @@ fn snapshots_are_files_of_a_mount() {
     assert_eq!(run.code, Some(0), "{run:?}");
 
     // Ctrl-C unmounts, too.
-    let (mounted, _) = door(&house, &["mount", &directory, "--vm", "web"]);
+    let (mounted, _) = start_export(&house, &["mount", &directory, "--vm", "web"]);
     assert!(of(&second).is_some());
     end(mounted);
     assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
@@ -588,14 +588,14 @@ fn the_mount_of_a_killed_process_is_named() {
     let house = House::plain();
     std::fs::create_dir(house.path("m")).unwrap();
     let directory = house.word("m");
-    let (mounted, _) = door(&house, &["mount", &directory]);
+    let (mounted, _) = start_export(&house, &["mount", &directory]);
     mounted.signal(Signal::KILL);
     mounted.end();
     let refused = house.run(["mount", &directory]);
     tool("umount", &[&directory]);
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(refused.sentence().contains("fusermount3 -u"), "{refused:?}");
-    let (mounted, _) = door(&house, &["mount", &directory]);
+    let (mounted, _) = start_export(&house, &["mount", &directory]);
     end(mounted);
 }
 
@@ -606,7 +606,7 @@ fn a_damaged_range_of_a_mounted_file_leaves_the_rest() {
     }
     let (house, disk) = damaged();
     std::fs::create_dir(house.path("m")).unwrap();
-    let (mounted, _) = door(&house, &["mount", &house.word("m")]);
+    let (mounted, _) = start_export(&house, &["mount", &house.word("m")]);
     let snapshot = std::fs::read_dir(house.path("m/web")).unwrap().flatten().next().unwrap();
     let file = File::open(snapshot.path().join("sda.raw")).unwrap();
     let (mut lost, mut page) = (0, vec![0; 4096]);
@@ -632,7 +632,7 @@ fn nbdfuse_shows_the_bytes_that_nbd_serves() {
     let house = House::plain();
     let disk = Disk::create(&house.path("disk.raw"), 4 * MIB, 308);
     house.backup("web", &house.path("disk.raw"));
-    let (served, uri) = door(&house, &["nbd", "latest", "--socket", &house.word("s.sock")]);
+    let (served, uri) = start_export(&house, &["nbd", "latest", "--socket", &house.word("s.sock")]);
     let file = house.path("shown");
     File::create(&file).unwrap();
     let mut nbdfuse = Command::new("nbdfuse").arg("-r").arg(&file).arg(&uri).spawn().unwrap();

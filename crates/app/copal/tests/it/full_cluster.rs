@@ -83,7 +83,7 @@ impl Filling<'_> {
         let until = Instant::now() + Duration::from_secs(180);
         while files.len() < count {
             self.fill(files);
-            let disks = self.cluster.told(&["disk", "ls"]);
+            let disks = self.cluster.reply(&["disk", "ls"]);
             assert!(Instant::now() < until, "{} files of {count}: {disks}", files.len());
         }
     }
@@ -126,12 +126,12 @@ fn a_full_cluster_comes_back() {
     filling.fill(&mut files);
     let first = files.len();
     assert!(first > 20, "only {first} files fit");
-    let status = cluster.told(&["status", "--wait", "healthy", "--timeout", "60s"]);
+    let status = cluster.reply(&["status", "--wait", "healthy", "--timeout", "60s"]);
     assert_eq!(status["health"], "healthy", "a full disk is not a failed one: {status}");
     // The next heartbeats report it.
     let until = Instant::now() + Duration::from_secs(30);
     let disks = loop {
-        let disks = cluster.told(&["disk", "ls"]);
+        let disks = cluster.reply(&["disk", "ls"]);
         if disks["disks"].as_array().unwrap().iter().any(|disk| disk["full"] == true) {
             break disks;
         }
@@ -161,7 +161,7 @@ fn a_full_cluster_comes_back() {
     let read = cluster.run(&["fs", "get", "v", name, "-"]);
     assert_eq!(read.stdout.len(), file_bytes / 3 * 3);
     let larger =
-        format!("{}", 2 * cluster.told(&["disk", "ls"])["disks"][0]["capacity_bytes"].as_u64().unwrap());
+        format!("{}", 2 * cluster.reply(&["disk", "ls"])["disks"][0]["capacity_bytes"].as_u64().unwrap());
     drop(again);
     let _again = start_all(&["--limit", &larger]);
     filling.fill_up_to(&mut files, first * 3 / 2);

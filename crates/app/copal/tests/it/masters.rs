@@ -172,7 +172,7 @@ fn three_masters_share_a_database_and_the_next_one_leads_when_one_is_killed() {
         put();
         let name = format!("after{leader}");
         while !house.run(&["fs", "mkdir", &name]).status.success() {
-            assert!(begun.elapsed() < PATIENCE, "nobody leads");
+            assert!(begun.elapsed() < PATIENCE, "no master leads");
         }
         put();
         let told = house.status();

@@ -38,9 +38,9 @@ fn named(told: &Value, list: &str, name: &str) -> Value {
 #[test]
 fn a_rack_is_kept_for_later_starts_and_shown_and_may_be_changed() {
     let cluster = Served::start(&[]);
-    assert_eq!(named(&cluster.told(&["node", "ls"]), "nodes", "data2")["rack"], "");
+    assert_eq!(named(&cluster.reply(&["node", "ls"]), "nodes", "data2")["rack"], "");
     let at = |cluster: &Served| {
-        let node = named(&cluster.told(&["node", "ls"]), "nodes", "data2");
+        let node = named(&cluster.reply(&["node", "ls"]), "nodes", "data2");
         let text = |field: &str| node[field].as_str().unwrap().to_owned();
         (text("zone"), text("rack"))
     };
@@ -58,7 +58,7 @@ fn a_rack_is_kept_for_later_starts_and_shown_and_may_be_changed() {
         if expected.1 == "r8" {
             let listed = cluster.good(&["node", "ls"]);
             assert!(listed.contains("north/r8"), "{listed}");
-            let disk = named(&cluster.told(&["disk", "ls"]), "disks", "data2");
+            let disk = named(&cluster.reply(&["disk", "ls"]), "disks", "data2");
             assert_eq!((&disk["zone"], &disk["rack"]), (&"north".into(), &"r8".into()));
         }
         drop(again);
@@ -70,7 +70,7 @@ fn a_rack_is_kept_for_later_starts_and_shown_and_may_be_changed() {
 #[test]
 fn a_disk_shows_its_used_and_its_available_bytes() {
     let cluster = Served::start(&["--limit", "1G"]);
-    let told = cluster.told(&["disk", "ls"]);
+    let told = cluster.reply(&["disk", "ls"]);
     assert_eq!(told["disks"].as_array().unwrap().len(), 3);
     let disk = named(&told, "disks", "data1");
     assert_eq!((&disk["groups"], &disk["state"]), (&64.into(), &"up".into()), "{disk}");
@@ -102,7 +102,7 @@ fn why_degraded_explains_a_missing_copy() {
     ] {
         assert!(story.contains(part), "{part}\n{story}");
     }
-    let told = cluster.told(&["group", "why-degraded", "7"]);
+    let told = cluster.reply(&["group", "why-degraded", "7"]);
     assert_eq!((&told["whole"], &told["whole_copies"]), (&false.into(), &2.into()));
     assert!(named(&told, "members", "data2")["since_ms"].is_u64(), "{told}");
 }

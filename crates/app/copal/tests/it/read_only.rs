@@ -16,7 +16,7 @@ fn mounter() -> Option<&'static [&'static str]> {
     };
     let way = ways.into_iter().find(works);
     if way.is_none() {
-        eprintln!("skipped: nobody may mount here (root and unshare may)");
+        eprintln!("skipped: mounting needs root or unshare");
     }
     way
 }

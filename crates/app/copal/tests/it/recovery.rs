@@ -47,7 +47,7 @@ fn base64(bytes: usize, seed: u64) -> String {
 pub(crate) fn wait_for(cluster: &Served, limit: Duration, wanted: impl Fn(&Value) -> bool) -> Value {
     let end = Instant::now() + limit;
     loop {
-        let status = cluster.told(&["status"]);
+        let status = cluster.reply(&["status"]);
         if wanted(&status) {
             return status;
         }
@@ -79,7 +79,7 @@ fn a_lost_server_is_copied_at_the_set_rate_and_the_end_is_reported() {
     let took = begun.elapsed();
     assert!(took > Duration::from_secs(3), "29 MB at 6 MB/s: {took:?}");
     cluster.good(&["group", "verify", "--all", "--deep"]);
-    let nodes = cluster.told(&["node", "ls"]);
+    let nodes = cluster.reply(&["node", "ls"]);
     assert_eq!(nodes["nodes"].as_array().unwrap().len(), 3);
 }
 
@@ -87,7 +87,7 @@ fn a_lost_server_is_copied_at_the_set_rate_and_the_end_is_reported() {
 fn a_server_is_emptied_while_files_are_written_and_then_removed() {
     let cluster = Served::with_servers(4, &["--first-servers", "3"]);
     fill(&cluster, 16, 30_000);
-    let dry = cluster.told(&["node", "drain", "data2", "--dry-run"]);
+    let dry = cluster.reply(&["node", "drain", "data2", "--dry-run"]);
     assert_eq!((&dry["groups"], &dry["blocked"]), (&64.into(), &serde_json::json!([])), "{dry}");
     assert!(cluster.bad(21, &["node", "rm", "data2"]).contains("copal node drain"));
     cluster.bad(40, &["node", "drain", "nobody"]);
@@ -99,7 +99,7 @@ fn a_server_is_emptied_while_files_are_written_and_then_removed() {
         servers.iter().any(|server| server["name"] == "data2" && server["groups"] == 0)
     };
     let end = Instant::now() + Duration::from_secs(60);
-    while !emptied(&cluster.told(&["status"])) {
+    while !emptied(&cluster.reply(&["status"])) {
         cluster.good(&["fs", "put", "v0", &format!("while-{written}"), &one]);
         cluster.good(&["fs", "rm", "v0", &format!("while-{written}")]);
         cluster.good(&["fs", "put", "v1", &format!("kept-{written}"), &one]);
@@ -108,10 +108,10 @@ fn a_server_is_emptied_while_files_are_written_and_then_removed() {
     }
     assert!(cluster.good(&["status"]).contains("`copal node rm data2` removes it"));
     cluster.good(&["node", "rm", "data2"]);
-    let status = cluster.told(&["status", "--wait", "healthy"]);
+    let status = cluster.reply(&["status", "--wait", "healthy"]);
     assert_eq!(status["servers"].as_array().unwrap().len(), 3);
     cluster.good(&["group", "verify", "--all", "--deep"]);
-    let listed = cluster.told(&["fs", "ls", "v1"]);
+    let listed = cluster.reply(&["fs", "ls", "v1"]);
     let kept = listed["files"].as_array().unwrap();
     assert_eq!(kept.len(), 8 + written, "{kept:?}");
     // A replica in sync was never removed before the others had everything: with three servers left, no other
@@ -147,7 +147,7 @@ fn groups_are_spread_over_a_new_server_by_a_plan_and_by_hand() {
     let would = cluster.good(&["rebalance", "apply", plan, "--dry-run"]);
     assert!(would.contains("would move"), "{would}");
     let groups_of = |name: &str| {
-        let status = cluster.told(&["status"]);
+        let status = cluster.reply(&["status"]);
         let servers = status["servers"].as_array().unwrap();
         servers.iter().find(|server| server["name"] == name).unwrap()["groups"].as_u64().unwrap()
     };
@@ -157,7 +157,7 @@ fn groups_are_spread_over_a_new_server_by_a_plan_and_by_hand() {
     assert_eq!(groups_of("data4"), moves as u64);
     assert!(cluster.good(&["rebalance", "apply", plan]).contains("have moved"));
     // One group is moved manually to a server that does not hold it; an impossible move is refused.
-    let shown = cluster.told(&["group", "show", "9"]);
+    let shown = cluster.reply(&["group", "show", "9"]);
     let members: Vec<&str> =
         shown["members"].as_array().unwrap().iter().map(|member| member["name"].as_str().unwrap()).collect();
     let other =
@@ -194,12 +194,12 @@ fn a_full_disk_takes_deletes_and_no_files() {
         cluster.good(&["fs", "rm", "mail", &format!("f{number}")]);
     }
     // The refused file does not exist.
-    let listed = cluster.told(&["fs", "ls", "mail"]);
+    let listed = cluster.reply(&["fs", "ls", "mail"]);
     assert_eq!(listed["files"], serde_json::json!([]), "{listed}");
     let one = cluster.file("one", b"one");
     let end = Instant::now() + Duration::from_secs(30);
     while !cluster.run(&["fs", "put", "mail", "small", &one]).status.success() {
-        assert!(Instant::now() < end, "{:#}", cluster.told(&["status"]));
+        assert!(Instant::now() < end, "{:#}", cluster.reply(&["status"]));
         std::thread::park_timeout(Duration::from_millis(200));
     }
 }

@@ -1,4 +1,5 @@
-//! Queries of a single backup that is no agent's: it asks the reachable agents, and no agent waits for it.
+//! Queries of a backup that runs outside of any agent: it asks the reachable agents, and no agent waits for
+//! its questions.
 
 use super::{liveness::alive, patience::HostPatience, peers::tag_of, requests};
 use crate::asker::members::{ResponsibleMembers, partition_bits};

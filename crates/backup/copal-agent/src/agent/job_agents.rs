@@ -1,4 +1,4 @@
-//! The agents of a job, as each of them keeps them.
+//! List of the agents of a job, as each agent keeps it.
 //!
 //! Not here: the job itself (`job`), which agents take part in it (`roster`).
 

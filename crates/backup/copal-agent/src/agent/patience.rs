@@ -1,11 +1,12 @@
-//! Patience of this host: derived from the length of its own rounds and from recent answer times.
+//! Time limits of this host's waits for other hosts, from the length of its own rounds and recent answer
+//! times.
 
 use crate::asker::AnswerPatience;
 use crate::limits::deadline::{AnswerTimes, LEAST_DEADLINE, patience_after};
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
-/// Waits for hosts of similar speed and for the owner's own work, and no longer.
+/// Limits that let this host wait for hosts of similar speed and for the work of the owner, and no longer.
 pub(crate) struct HostPatience {
     /// Longest wait for an owner that has received all requests it waits for.
     timeout: Duration,

@@ -189,11 +189,11 @@ mod tests {
         }
     }
 
-    fn told(report: &VmReport) -> String {
-        let told = crate::fleet::control::to_json(&report.status()).unwrap();
-        let read: VmStatus = serde_json::from_str(&told).unwrap();
+    fn encoded(report: &VmReport) -> String {
+        let encoded = crate::fleet::control::to_json(&report.status()).unwrap();
+        let read: VmStatus = serde_json::from_str(&encoded).unwrap();
         assert_eq!(read, report.status());
-        told
+        encoded
     }
 
     /// The command line prints these fields, and agents of one release exchange them.
@@ -201,18 +201,18 @@ mod tests {
     fn a_vm_report_has_the_agreed_fields() {
         let (mut waiting, mut done) = (waiting(), waiting());
         assert_eq!(
-            told(&waiting),
+            encoded(&waiting),
             r#"{"planned_bytes":7,"refused":0,"seconds":0.0,"state":"waiting","vm":"web"}"#
         );
         waiting.began = Some(Instant::now());
         assert_eq!(
-            told(&waiting),
+            encoded(&waiting),
             r#"{"planned_bytes":7,"refused":0,"seconds":0.0,"state":"running","vm":"web"}"#
         );
         waiting.outcome = Some(VmOutcome::failed("source", "it is gone"));
         waiting.settle(SettleOutcome::Failed("interrupted".to_owned()));
         let failed = r#"{"code":"source","error":"it is gone","planned_bytes":7,"refused":0,"seconds":0.0,"settle_error":"interrupted","state":"failed","vm":"web"}"#;
-        assert_eq!(told(&waiting), failed);
+        assert_eq!(encoded(&waiting), failed);
         done.outcome = Some(VmOutcome::Done(Box::new(summary())));
         done.settle(SettleOutcome::Done(settled()));
         done.refuse(3);
@@ -225,6 +225,6 @@ mod tests {
             r#""snapshot":"abababababababababababababababab","state":"done","unresolved":14,"#,
             r#""uuid":"01010101-0101-0101-0101-010101010101","vm":"web","warnings":["it shrank"]}"#,
         ];
-        assert_eq!(told(&done), fields.concat());
+        assert_eq!(encoded(&done), fields.concat());
     }
 }

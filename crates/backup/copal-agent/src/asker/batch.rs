@@ -24,7 +24,7 @@ impl TargetRole {
 }
 
 /// No member.
-pub(super) const NOBODY: u16 = u16::MAX;
+pub(super) const NO_MEMBER: u16 = u16::MAX;
 
 /// State of one member that may answer a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub(super) struct BatchTarget {
 impl BatchTarget {
     pub(super) fn of(member: Option<usize>) -> BatchTarget {
         BatchTarget {
-            member: member.map_or(NOBODY, |member| member as u16),
+            member: member.map_or(NO_MEMBER, |member| member as u16),
             standing: match member {
                 Some(_) => TargetState::Unasked,
                 None => TargetState::Failed,

@@ -3,7 +3,8 @@
 //! Format: docs/formats/agent-detector.md v1
 //! Invariants
 //! - Every file may be lost at any time: damaged ones are deleted, never repaired.
-//! - A count from a file sizes nothing before it is checked against its bound or the length of the file.
+//! - A count from a file is checked against its bound or the length of the file before memory is allocated by
+//!   it.
 //!
 //! Not here: the files (`run_file`, `spool`) and their meaning (`index`, `compare`).
 

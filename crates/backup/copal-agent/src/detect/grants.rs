@@ -1,4 +1,4 @@
-//! Grants: the VM that was asked to store an id as popular. A grant ends when the id is stored, when the VM
+//! Table of grants: for each granted id, the VM that was asked to store it as popular. A grant ends when the id is stored, when the VM
 //! asks its next question or ends its session, or after ten minutes: a VM stores its granted ids before it
 //! asks again.
 //!

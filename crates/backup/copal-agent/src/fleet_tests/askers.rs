@@ -1,7 +1,7 @@
 //! Askers: correct answers, and the handling of wrong, late and missing ones.
 
 use super::{
-    scripted_peer::{Heard, Scripted},
+    scripted_peer::{PeerMessage, Scripted},
     twin::{Manner, Twin, answers_to},
     *,
 };
@@ -201,9 +201,9 @@ fn answers_that_are_foreign_miscounted_or_twice_are_dropped_and_counted() {
         "h1",
         Box::new(move |message, answers| {
             match message {
-                Heard::Ask(ask) => kept.push(ask.clone()),
+                PeerMessage::Ask(ask) => kept.push(ask.clone()),
                 // In reverse order: the order of answers is not defined.
-                Heard::Marker(_) => {
+                PeerMessage::Marker(_) => {
                     for ask in kept.drain(..).rev() {
                         lies(&ask).into_iter().for_each(|lie| answers.push(lie));
                         answers.push(answers_to(&ask));
@@ -243,8 +243,8 @@ fn a_stand_in_gets_the_remaining_patience() {
         "h2",
         Box::new(move |message, answers| {
             match message {
-                Heard::Ask(ask) => kept.push(ask.clone()),
-                Heard::Marker(marker) => {
+                PeerMessage::Ask(ask) => kept.push(ask.clone()),
+                PeerMessage::Marker(marker) => {
                     heard.lock().push((marker.patience_ms, kept.len()));
                     kept.drain(..).for_each(|ask| answers.push(answers_to(&ask)));
                 }
@@ -295,9 +295,9 @@ fn late_answers_are_dropped_and_counted() {
         "h1",
         Box::new(move |message, answers| {
             match message {
-                Heard::Ask(ask) => kept.push(ask.clone()),
+                PeerMessage::Ask(ask) => kept.push(ask.clone()),
                 // Answers of a round arrive at the end of the next.
-                Heard::Marker(marker) => {
+                PeerMessage::Marker(marker) => {
                     let (now, later) = kept.drain(..).partition(|ask: &AskMessage| ask.round < marker.round);
                     kept = later;
                     now.iter().for_each(|ask| answers.push(answers_to(ask)));
@@ -331,7 +331,7 @@ fn a_peer_that_sends_garbage_is_dropped_and_the_others_finish() {
     let monster = Scripted::start(
         "h1",
         Box::new(|message, answers| {
-            if let Heard::Ask(ask) = message {
+            if let PeerMessage::Ask(ask) = message {
                 answers.push(AnswerMessage { codes: vec![0; BATCH_IDS + 1], ..answers_to(ask) });
             }
             true
@@ -353,10 +353,10 @@ fn a_peer_that_hangs_up_is_asked_once_more_and_then_stood_in_for() {
     let fickle = Scripted::start(
         "h1",
         Box::new(move |message, _| {
-            if let Heard::Ask(_) = message {
+            if let PeerMessage::Ask(_) = message {
                 counted.fetch_add(1, Ordering::Relaxed);
             }
-            !matches!(message, Heard::Ask(_))
+            !matches!(message, PeerMessage::Ask(_))
         }),
     );
     let honest = serve("h2", Arc::new(Twin::default()));
@@ -381,9 +381,9 @@ fn a_peer_that_hangs_up_once_answers_the_second_time() {
         "h1",
         Box::new(move |message, answers| {
             match message {
-                Heard::Marker(_) if std::mem::take(&mut first) => return false,
-                Heard::Ask(ask) if !first => kept.push(ask.clone()),
-                Heard::Marker(_) => kept.drain(..).for_each(|ask| answers.push(answers_to(&ask))),
+                PeerMessage::Marker(_) if std::mem::take(&mut first) => return false,
+                PeerMessage::Ask(ask) if !first => kept.push(ask.clone()),
+                PeerMessage::Marker(_) => kept.drain(..).for_each(|ask| answers.push(answers_to(&ask))),
                 _ => {}
             }
             true

@@ -27,9 +27,9 @@ fn a_command_with_another_secret_or_to_a_dead_address_fails_with_the_address() {
     let error =
         control::call::<Value>(&address, &FleetNetwork::new(&[1; 32]).unwrap(), &1, HANG).unwrap_err();
     assert!(error.to_string().contains(&address), "{error}");
-    let nobody = dead("h2").address;
-    let error = control::call::<Value>(&nobody, &network(), &1, HANG).unwrap_err();
-    assert!(error.to_string().contains(&nobody), "{error}");
+    let dead_address = dead("h2").address;
+    let error = control::call::<Value>(&dead_address, &network(), &1, HANG).unwrap_err();
+    assert!(error.to_string().contains(&dead_address), "{error}");
     let error = control::call::<Value>(&address, &network(), &"x".repeat(JSON_BYTES), HANG).unwrap_err();
     assert!(matches!(error, CommandError::TooLong { .. }));
 }

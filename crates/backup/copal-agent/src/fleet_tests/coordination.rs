@@ -79,5 +79,5 @@ fn a_host_that_says_no_ends_the_job_on_those_that_have_begun() {
 #[test]
 fn a_job_of_dead_hosts_only_does_not_begin() {
     let refused = begin(vec![dead("h1"), dead("h2")]).err();
-    assert!(matches!(&refused, Some(JobError::Nobody { reasons }) if reasons.contains("h2")), "{refused:?}");
+    assert!(matches!(&refused, Some(JobError::NoAgent { reasons }) if reasons.contains("h2")), "{refused:?}");
 }

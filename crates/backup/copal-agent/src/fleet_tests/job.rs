@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 /// An agent that executes all commands at once, except for one that it refuses; it records the commands.
 #[derive(Default)]
 struct Willing {
-    heard: Mutex<Vec<String>>,
+    commands: Mutex<Vec<String>>,
     refuses: Option<&'static str>,
 }
 
@@ -21,7 +21,7 @@ impl CommandService for Willing {
     fn handle(&self, request: &[u8]) -> String {
         let word = serde_json::from_slice::<Value>(request).unwrap()["command"].as_str().unwrap().to_owned();
         let refuses = self.refuses == Some(word.as_str());
-        self.heard.lock().push(word);
+        self.commands.lock().push(word);
         match serde_json::from_slice(request).unwrap() {
             _ if refuses => control::refusal("not now"),
             AgentCommand::Info(_) => {
@@ -75,9 +75,9 @@ fn a_host_that_died_after_its_plan_is_lost_and_the_others_continue() {
         assert!(lost.lost.as_ref().unwrap().contains("agent h2"), "{report:?}");
         assert_eq!(lost.waiting, ["vm of h2"]);
     }
-    assert!(!agent.heard.lock().iter().any(|command| command == "cancel"));
-    let Err(error) = begin(vec![dead("h2")]) else { panic!("nobody began it") };
-    assert!(matches!(error, JobError::Nobody { .. }), "{error}");
+    assert!(!agent.commands.lock().iter().any(|command| command == "cancel"));
+    let Err(error) = begin(vec![dead("h2")]) else { panic!("a job without agents began") };
+    assert!(matches!(error, JobError::NoAgent { .. }), "{error}");
 }
 
 #[test]
@@ -86,5 +86,5 @@ fn a_reachable_host_that_refuses_ends_the_job() {
     let (second, _) = start(Willing { refuses: Some("run"), ..Willing::default() });
     let Err(error) = begin(vec![member("h1", &first), member("h2", &second)]) else { panic!("it began") };
     assert!(error.to_string().contains("not now"), "{error}");
-    assert_eq!(agent.heard.lock().last().unwrap(), "cancel");
+    assert_eq!(agent.commands.lock().last().unwrap(), "cancel");
 }

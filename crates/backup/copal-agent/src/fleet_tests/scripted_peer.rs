@@ -16,13 +16,13 @@ use std::{
 };
 
 /// A message that a scripted peer receives.
-pub(super) enum Heard<'a> {
+pub(super) enum PeerMessage<'a> {
     Ask(&'a AskMessage),
     Marker(&'a MarkerMessage),
 }
 
 /// Called with each message and the answers to its sender; `false` ends all connections.
-pub(super) type Script = dyn FnMut(Heard<'_>, &mut Vec<AnswerMessage>) -> bool + Send;
+pub(super) type Script = dyn FnMut(PeerMessage<'_>, &mut Vec<AnswerMessage>) -> bool + Send;
 
 /// A scripted peer.
 pub(super) struct Scripted {
@@ -38,9 +38,9 @@ struct Following {
 }
 
 impl Following {
-    fn hear(&self, heard: Heard<'_>, host: Instance) {
+    fn handle(&self, message: PeerMessage<'_>, host: Instance) {
         let mut answers = Vec::new();
-        if !(self.script.lock())(heard, &mut answers) {
+        if !(self.script.lock())(message, &mut answers) {
             self.relay.cut();
         }
         self.answers.lock().extend(answers.into_iter().map(|answers| (host, answers)));
@@ -49,12 +49,12 @@ impl Following {
 
 impl BatchDetector for Following {
     fn take(&self, ask: &AskMessage, host: Instance) -> Result<(), String> {
-        self.hear(Heard::Ask(ask), host);
+        self.handle(PeerMessage::Ask(ask), host);
         Ok(())
     }
 
     fn mark(&self, marker: &MarkerMessage, host: Instance) {
-        self.hear(Heard::Marker(marker), host);
+        self.handle(PeerMessage::Marker(marker), host);
     }
 
     fn due(&self, _: Instant) -> Option<u32> {

@@ -329,7 +329,7 @@ fn it_stops_with_connections_open_and_answers_waiting() {
     let began = Instant::now();
     stop.store(true, Ordering::Release);
     server.wait();
-    assert!(began.elapsed() < HANG / 2, "it waited for somebody");
+    assert!(began.elapsed() < HANG / 2, "it waited for a peer");
     drop((half_open, peers));
 }
 

@@ -52,7 +52,7 @@ pub enum JobError {
     #[error(
         "no agent of this repository can be reached{reasons}; start `copal agent` on each host, `copal agent ls` shows them"
     )]
-    Nobody {
+    NoAgent {
         /// The reason for each agent that was tried.
         reasons: String,
     },
@@ -155,11 +155,11 @@ impl StartedJob {
                 continue;
             }
             match call(member, &self.network, StatusRequest { job: self.job.clone() }) {
-                Ok(status) => agent.hear(status),
+                Ok(status) => agent.enter_status(status),
                 Err(reason) => agent.lost = Some(reason),
             }
         }
-        self.note_gone(&mut report);
+        self.note_lost(&mut report);
         let seconds =
             report.agents.iter().filter_map(|agent| agent.status.as_ref()).map(|status| status.seconds);
         report.took = Duration::try_from_secs_f64(seconds.fold(0.0, f64::max)).unwrap_or_default();
@@ -181,7 +181,7 @@ impl StartedJob {
         }
     }
 
-    fn note_gone(&self, report: &mut JobReport) {
+    fn note_lost(&self, report: &mut JobReport) {
         for (name, reason) in &self.gone {
             let mut agents = report.agents.iter_mut();
             if let Some(agent) = agents.find(|agent| agent.name == *name) {
@@ -294,7 +294,7 @@ pub fn run_in_stages(
         return Err(match lost.is_empty() {
             true => JobError::Refused("the plans of the agents have no VM".to_owned()),
             false => {
-                JobError::Nobody { reasons: lost.values().map(|reason| format!(" ({reason})")).collect() }
+                JobError::NoAgent { reasons: lost.values().map(|reason| format!(" ({reason})")).collect() }
             }
         });
     };
@@ -357,7 +357,7 @@ pub(crate) fn begin_on(
     }
     if gone.len() == members.len() {
         let reasons = gone.iter().map(|(_, reason)| format!(" ({reason})")).collect();
-        return Err(JobError::Nobody { reasons });
+        return Err(JobError::NoAgent { reasons });
     }
     Ok(StartedJob {
         members: members.clone(),
@@ -415,7 +415,7 @@ pub fn find(repository: &Repository, job: Option<&str>) -> Result<StartedJob, Jo
         let newest = alive.iter().find(|member| member.name == name);
         if newest.is_none() {
             let reason =
-                reasons.remove(&name).unwrap_or_else(|| format!("agent {name} is not heard of any more"));
+                reasons.remove(&name).unwrap_or_else(|| format!("agent {name} sends no heartbeats any more"));
             begun.gone.push((name.clone(), reason));
         }
         begun.members.push(newest.cloned().unwrap_or(FleetMember { name, address }));
@@ -432,7 +432,7 @@ fn roster(
     let roster = JobRoster::call(repository, network, &plan_request(options, &[]))?;
     if roster.members.is_empty() {
         let reasons = roster.missing.iter().map(|missing| format!(" ({missing})")).collect();
-        return Err(JobError::Nobody { reasons });
+        return Err(JobError::NoAgent { reasons });
     }
     no_vm_twice(&roster.members, &roster.plans)?;
     Ok(roster)
@@ -496,7 +496,7 @@ fn wait(begun: &StartedJob, cancel: &CancelFlag, tell: &mut dyn FnMut(&JobReport
     let mut heard: Vec<Instant> = vec![began; members.len()];
     let mut is_cancelled = false;
     let mut report = begun.report();
-    begun.note_gone(&mut report);
+    begun.note_lost(&mut report);
     let mut pause = FIRST_INTERVAL;
     while !report.agents.iter().all(AgentReport::is_over) {
         if cancel.is_cancelled() && !is_cancelled {
@@ -514,7 +514,7 @@ fn wait(begun: &StartedJob, cancel: &CancelFlag, tell: &mut dyn FnMut(&JobReport
             match call(member, network, StatusRequest { job: job.clone() }) {
                 Ok(status) => {
                     *heard = Instant::now();
-                    agent.hear(status);
+                    agent.enter_status(status);
                 }
                 Err(reason) if heard.elapsed() >= LOST_AFTER => agent.lost = Some(reason),
                 Err(reason) => tracing::debug!(reason, "asked again"),

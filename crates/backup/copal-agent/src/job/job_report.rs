@@ -82,7 +82,7 @@ impl AgentReport {
     }
 
     /// Enters a status of the agent, with all its VMs.
-    pub(crate) fn hear(&mut self, status: AgentStatus) {
+    pub(crate) fn enter_status(&mut self, status: AgentStatus) {
         self.status = Some(status);
         self.waiting.clear();
     }

@@ -78,7 +78,7 @@ impl JobRoster {
             missing.push(MissingAgent {
                 reason: reason.unwrap_or_else(|| {
                     format!(
-                        "it is not running, or not heard of; start it, or retire it with `copal agent rm {}`",
+                        "it is not running, or sends no heartbeats; start it, or retire it with `copal agent rm {}`",
                         agent.name
                     )
                 }),

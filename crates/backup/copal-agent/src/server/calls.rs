@@ -37,7 +37,7 @@ impl CallHandler for Shared {
             }
             Method::AgentAsk => {
                 let (host, ask) = AskMessage::of_message(&read(message)?).map_err(invalid)?;
-                self.outbox.hear(host);
+                self.outbox.register(host);
                 let shared = Arc::clone(&self);
                 blocking(move || {
                     shared.detect.take(&ask, host).map_err(|reason| Status::new(Code::Unavailable, reason))

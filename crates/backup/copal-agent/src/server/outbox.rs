@@ -5,7 +5,8 @@
 //!   nothing else waits. A page of answers counts, and is sent again, until its asker confirms it.
 //! - Answers go to the newest call of their asker: an earlier call may belong to an ended connection.
 //! - An addition waits for space at most for `patience`; then the asker with the most bytes loses its
-//!   answers. An asker that fetches nothing for [`STALLED`] loses them, too. Its next call reports the loss.
+//!   answers. An asker that fetches nothing for [`STALLED`] loses its answers, too. Its next call reports the
+//!   loss.
 
 use super::options::ServerOptions;
 use crate::fleet::messages::{AnswerMessage, Instance};
@@ -55,7 +56,7 @@ struct AskerQueue {
     page_number: u64,
     /// Number of its newest call.
     call: u64,
-    /// It lost answers, and has not been told yet.
+    /// Whether answers for the asker were lost since it was last notified.
     has_lost: bool,
     heard: Instant,
     ready: Arc<Notify>,
@@ -91,10 +92,10 @@ impl AnswerOutbox {
     }
 
     /// Registers an asker: answers for it are kept from now on.
-    pub(super) fn hear(&self, host: Instance) {
+    pub(super) fn register(&self, host: Instance) {
         let mut state = self.state.lock();
         state.drop_stalled();
-        state.hear(host);
+        state.register(host);
     }
 
     /// Adds answers for an asker, after waiting for space. Blocks.
@@ -138,7 +139,7 @@ impl AnswerOutbox {
             let ready = {
                 let mut state = self.state.lock();
                 let ended = state.ended;
-                let entry = state.hear(host);
+                let entry = state.register(host);
                 if entry.call != call {
                     // The wake-up was for the newer call.
                     entry.ready.notify_one();
@@ -214,7 +215,7 @@ impl OutboxState {
     /// Begins a call of an asker that has received pages up to `received`; returns its number. `None`:
     /// answers were dropped.
     fn begin_call(&mut self, host: Instance, received: u64, room: &Condvar) -> Option<u64> {
-        let entry = self.hear(host);
+        let entry = self.register(host);
         if std::mem::take(&mut entry.has_lost) {
             return None;
         }
@@ -233,7 +234,7 @@ impl OutboxState {
         Some(call)
     }
 
-    fn hear(&mut self, host: Instance) -> &mut AskerQueue {
+    fn register(&mut self, host: Instance) -> &mut AskerQueue {
         let now = Instant::now();
         let entry = self.hosts.entry(host).or_insert_with(|| AskerQueue {
             waiting: VecDeque::new(),

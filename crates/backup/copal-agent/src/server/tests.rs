@@ -21,7 +21,7 @@ fn waiting_answers_stay_within_bounds_and_arrive_in_order() {
     let outbox = AnswerOutbox::new(BOUNDS);
     thread::scope(|scope| {
         for host in 0..5u8 {
-            outbox.hear([host; 16]);
+            outbox.register([host; 16]);
             let outbox = &outbox;
             scope.spawn(move || {
                 for number in 0..MESSAGES {
@@ -54,7 +54,7 @@ fn waiting_answers_stay_within_bounds_and_arrive_in_order() {
 #[test]
 fn answers_longer_than_a_bound_go_alone() {
     let outbox = AnswerOutbox::new(BOUNDS);
-    outbox.hear([1; 16]);
+    outbox.register([1; 16]);
     outbox.put([1; 16], answers(7, 1 << 20));
     let (page, taken) = runtime().block_on(outbox.take([1; 16], 0, HANG)).unwrap();
     assert_eq!((page, taken.len(), taken[0].batch), (1, 1, 7));
@@ -66,7 +66,7 @@ fn the_asker_with_the_most_bytes_loses_them_when_there_is_no_room() {
     // Nothing is fetched: everything stays in place.
     let outbox = AnswerOutbox::new(bounds);
     let [a, b, c] = [[1; 16], [2; 16], [3; 16]];
-    [a, b, c].into_iter().for_each(|host| outbox.hear(host));
+    [a, b, c].into_iter().for_each(|host| outbox.register(host));
     outbox.put(a, answers(0, 120_000));
     outbox.put(b, answers(0, 70_000));
     outbox.put(c, answers(0, 50_000));
@@ -95,7 +95,7 @@ fn the_newest_call_gets_the_answers() {
         thread::park_timeout(Duration::from_millis(100));
         let new = scope.spawn(take);
         thread::park_timeout(Duration::from_millis(100));
-        outbox.hear([1; 16]);
+        outbox.register([1; 16]);
         outbox.put([1; 16], answers(0, 10));
         assert_eq!((old.join().unwrap(), new.join().unwrap()), (0, 1));
     });
@@ -120,7 +120,7 @@ fn any_claimed_page_is_answered() {
 fn the_end_wakes_waiting_threads() {
     let outbox = AnswerOutbox::new(OutboxBounds { host_bytes: 1000, ..BOUNDS });
     thread::scope(|scope| {
-        outbox.hear([1; 16]);
+        outbox.register([1; 16]);
         outbox.put([1; 16], answers(0, 1000));
         let full = scope.spawn(|| outbox.put([1; 16], answers(1, 1000)));
         let empty = scope.spawn(|| runtime().block_on(outbox.take([2; 16], 0, HANG)));

@@ -93,7 +93,7 @@ fn without_any_agent_left_all_are_named() {
     let fleet = Fleet::new();
     drop([fleet.start("h1", &["web"]), fleet.start("h2", &["db"])]);
     let refused = coordinator::begin(&fleet.repository, &fleet.options("auto")).err();
-    let sentence = refused.expect("nobody is there").to_string();
+    let sentence = refused.expect("no agent is left").to_string();
     for part in ["h1", "web", "h2", "db"] {
         assert!(sentence.contains(part), "{sentence}");
     }

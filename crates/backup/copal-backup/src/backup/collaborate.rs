@@ -2,8 +2,8 @@
 //!
 //! A disk is divided into parts of whole pages. The first pass over a part names the chunks that the VM does
 //! not have, and spools the names. When the answers have come, the second pass first stores the popular
-//! chunks that this host was told to store, then the rest. A host that waits for a popular chunk thus waits
-//! only for that first step. Nobody stores the rest of a part before the chunks that others wait for, so
+//! chunks that were assigned to this host, then the rest. A host that waits for a popular chunk thus waits
+//! only for that first step. No host stores the rest of a part before the chunks that others wait for, so
 //! hosts cannot wait for each other in a circle.
 //!
 //! A stream, which can be read only once and in order, is backed up without the other hosts.

@@ -1,8 +1,8 @@
 //! Chunks in flight: chunks that this backup has decided to store and that are not in the index yet.
 //!
 //! The reader adds an id when it decides to store the chunk. The packer adds the location when the frame is
-//! encrypted, and removes the id once its pack is in the index. So an id is always found in one of the two.
-//! The packs of this backup stay known.
+//! encrypted, and removes the id once its pack is in the index. So an id is always found in this
+//! table or in the index. The numbers of finished packs stay in the table until the backup ends.
 //!
 //! Memory: the ids of one pack and of the jobs in progress, and up to 21 bytes for each finished pack of 16
 //! MiB.

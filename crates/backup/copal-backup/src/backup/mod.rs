@@ -5,8 +5,8 @@
 //! Paper: low-profile-dedup §3 (three threads; here joined by a fixed number of jobs that circulate, which
 //! bounds the memory).
 //!
-//! Order of durability: packs of chunks, packs of recipes, index rows, manifest, Publish record. Before the
-//! last nothing refers to any of it; after it all of it exists.
+//! Order of durability: packs of chunks, packs of recipes, index rows, manifest, Publish record. Until
+//! the Publish record exists, nothing refers to the other data. Once it exists, all of them are durable.
 //!
 //! - [`gate`]: plausibility of the source. [`plan`]: how each disk is read, after a [`spot_check`].
 //!   [`read_estimate`]: bytes to be read.

@@ -1,4 +1,4 @@
-//! Reasons why a pipeline ends before its disks do.
+//! Reasons why a pipeline ends before its disks are read to the end.
 
 use crate::request::error::Error;
 

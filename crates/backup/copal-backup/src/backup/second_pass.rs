@@ -43,7 +43,7 @@ impl PartAnswers<'_> {
 }
 
 impl DiskReader<'_> {
-    /// Stores the popular chunks of a part that this host was told to store.
+    /// Stores the popular chunks of a part that were assigned to this host.
     pub(super) fn store_popular(
         &mut self,
         disk: &DiskSource,

@@ -1,8 +1,8 @@
 //! List of a fleet's agents and the VMs of their plans; an agent stays listed until it is retired.
 //!
 //! Files `agent.<name>.<number>`, each with one AgentListed or AgentRetired record. Of each name only the
-//! newest number counts. Heartbeats come and go (`heartbeats`). A job waits for all listed agents, however
-//! long one has been silent.
+//! newest number counts. A job waits for all listed agents, however long one has sent no heartbeat
+//! (`heartbeats`).
 //!
 //! Format: docs/formats/backup-catalog.md v4
 //! Invariant: a record of the list is created under the next number, exclusively. A retirement needs the

@@ -1,8 +1,8 @@
 //! Epochs: a counter that rises before packs are added or removed.
 //!
-//! Empty files `e.<number>`. A backup raises the epoch before its first pack, a prune before its first
-//! removal. An index that is up to date in the newest epoch, or made all changes of that epoch itself, knows
-//! all packs: nobody needs to list them.
+//! An epoch is an empty file `e.<number>`. A backup raises the epoch before its first pack, a prune before its
+//! first removal. An index that is up to date in the newest epoch, or made all changes of that epoch itself,
+//! knows all packs, so the packs need not be listed.
 
 use super::files::CatalogFiles;
 use super::log::number_of;

@@ -69,7 +69,7 @@ pub(crate) enum Record {
     /// These packs were removed from all servers.
     Removed { packs: Vec<PackPlace> },
     /// All frames that only these forgotten snapshots referred to are in the list of dead frames whose file
-    /// has this hash. From now on nobody refers to them. `dead` `None`: no dead frame exists.
+    /// has this hash. From now on no process adds a reference to them. `dead` `None`: no dead frame exists.
     Freed { snapshots: Vec<SnapshotId>, dead: Option<DeadList> },
     /// The VM is being removed with all its data, and cannot be backed up any more.
     Retired,
@@ -92,8 +92,8 @@ pub(crate) enum Record {
         /// As in `Popular`.
         host: Option<HostKey>,
     },
-    /// Log of popular packs: the content of this pack is wrong. Nobody refers to it anew, despite any other
-    /// record.
+    /// Log of popular packs: the content of this pack is wrong. No process adds a reference to it, despite any
+    /// other record.
     Spoiled {
         pack: PackNumber,
         /// As in `Popular`.

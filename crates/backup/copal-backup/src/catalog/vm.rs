@@ -62,7 +62,7 @@ pub(crate) struct VmState {
     pub(crate) fenced: Vec<SessionId>,
     /// Position of the newest snapshot in the store's order of events.
     pub(crate) newest_ms: u64,
-    /// In a fleet: condemned packs that may still be on some servers. Nobody refers to them any more.
+    /// In a fleet: condemned packs that may still be on some servers. No process adds a reference to them.
     pub(crate) removing: Vec<PackPlace>,
     /// In a fleet: lists by which chunks that the VM once stored itself resolve to popular frames.
     pub(crate) moved: Vec<MovedList>,

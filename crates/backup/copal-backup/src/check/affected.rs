@@ -1,8 +1,8 @@
 //! Finds the snapshots that are affected by the damage of a check.
 //!
-//! A check notes a damage where it finds it: a scan knows no snapshots, and a walk skips parts that older
-//! snapshots share. If there is damage, this second walk asks of every snapshot whether it refers to a
-//! damaged place.
+//! A check records a damage by its place in a pack: a scan of packs does not know the snapshots, and a walk
+//! skips parts that older snapshots share. If there is damage, a second walk visits every snapshot and looks
+//! for references to a damaged place.
 //!
 //! Memory: the listed damages, the packs of damages that are only counted, and one bit per segment of the
 //! disks of one VM. A segment whose bit is clear is not read again for the next snapshot that shares it.

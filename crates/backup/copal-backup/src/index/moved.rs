@@ -1,6 +1,6 @@
-//! Rows of moved chunks: the VM's index leads their ids to popular frames.
+//! Rows of moved chunks: the VM's index maps their ids to popular frames.
 //!
-//! The lists that were applied are noted beside the packs, so that no start applies them again.
+//! The index notes each list that was applied, beside its packs. So no start applies a list again.
 
 use super::rows::{bad, encode_rows, newest_first};
 use super::{BATCH_ROWS, ChunkIndex, IndexBackend, IndexRow};

@@ -1,7 +1,7 @@
 //! List of a VM's moved frames: the popular frames of chunks whose own frames the VM gave up.
 //!
 //! Files in the VM's volume of manifests, named by a record of the VM's log. Recipes still name the VM's
-//! former frame. The list leads its id to the popular frame, for as long as the VM exists.
+//! former frame. The list maps the id of its chunk to the popular frame, for as long as the VM exists.
 //!
 //! Format: docs/formats/backup-moved-frames.md v1
 //! Memory: one list, 8 MiB.

@@ -1,11 +1,11 @@
-//! Brings the index of one VM of a fleet up to date: adds its packs, leads moved chunks to popular frames,
+//! Brings the index of one VM of a fleet up to date: adds its packs, maps moved chunks to popular frames,
 //! removes dead frames.
 //!
 //! Design: docs/design/backup.md#clean-up BAK-22
 //!
 //! Any host may add or remove packs of the VM, so the VM's log is read each time. Another host may rewrite
-//! packs or move chunks while this one reads. So a reader that finds nothing looks once more if the log has
-//! grown.
+//! packs or move chunks while this one reads. So a reader that finds no frame repeats the look-up if the log
+//! has grown.
 
 use crate::catalog::Catalog;
 use crate::catalog::fields::DeadList;

@@ -4,7 +4,7 @@
 //! Invariants
 //! - A slot for backup or delete holds the derived keys of its role, never the master key.
 //! - A secret is 32 random bytes and opens one slot. It cannot be guessed, so no slow hash is needed.
-//! - Without the admin role nobody can make a slot that an admin accepts as one of the repository's.
+//! - A key without the admin role cannot make a slot that an admin accepts as one of the repository's.
 //!
 //! Not here: passwords (`key_slot`), adding and removing keys (`key_list`).
 

@@ -1,7 +1,7 @@
-//! JSON of summaries: how values are written that have another form there than in memory.
+//! JSON of summaries: encoding of the values whose form in JSON differs from that in memory.
 //!
 //! Invariant: field names are a promise to programs that read `copal --json`; they are added to, never renamed.
-//! Not here: disk formats, which serde never touches; which fields a command prints beside (`copal`).
+//! Not here: disk formats, which do not use serde; the fields that a command adds (`copal`).
 
 use crate::keys::role::Role;
 use crate::retention::Misdated;

@@ -80,17 +80,17 @@ impl OpenSession {
                     name => name,
                 };
                 format!(
-                    "VM {vm} is being backed up by {name}{address}, whose last sign of life is {} old; wait for it with --wait 30m, \
+                    "VM {vm} is being backed up by {name}{address}, whose last heartbeat is {} old; wait for it with --wait 30m, \
                  which takes over 10 minutes after the last one, or {way_out}",
                     age(info.beat_age_ms)
                 )
             }
             (None, Some(holder)) => format!(
-                "VM {vm} is being backed up by process {holder}, which has left no sign of life; wait for it with --wait 30m, which \
+                "VM {vm} is being backed up by process {holder}, which has written no heartbeat; wait for it with --wait 30m, which \
              takes over after 10 minutes without one, or {way_out}"
             ),
             (None, None) => format!(
-                "VM {vm} has a backup under way that an older copal has begun, which leaves no signs of life; wait for it to end, or \
+                "VM {vm} has a backup under way that an older copal has begun, which writes no heartbeats; wait for it to end, or \
              {way_out}"
             ),
         }

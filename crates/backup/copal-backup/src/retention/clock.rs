@@ -2,8 +2,8 @@
 //! justifies.
 //!
 //! A clock that runs ahead cannot be distinguished from a long pause, so no backup is refused for it. Once it
-//! is right again, later snapshots reveal the error. While it may be wrong, no snapshot is removed that only
-//! the present time would let go (BAK-13).
+//! is right again, later snapshots reveal the error. While it may be wrong, a snapshot is not removed if only
+//! the present time justifies the removal (BAK-13).
 //!
 //! Not here: the policy for snapshots with possible times (`judge`).
 

@@ -1,7 +1,7 @@
 //! Context of every operation of a repository: packs with their index, catalog, chunker, and the state of the
 //! index in this handle.
 //!
-//! Operations take this and not the façade, which calls them.
+//! Operations take this context instead of the façade, since the façade calls them.
 
 use crate::catalog::Catalog;
 use crate::catalog::directory::VmDirectory;

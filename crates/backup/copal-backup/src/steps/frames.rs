@@ -4,7 +4,7 @@ use crate::index::dead_frames::DeadFrames;
 use crate::packs::pack::PackNumber;
 
 /// Whether a backup may refer to a frame, and a clean-up may give it up. A dead frame is removed later, even
-/// if somebody still sees it (BAK-17).
+/// if it is still visible to a process (BAK-17).
 pub(crate) fn is_in_use(dead: &DeadFrames, pack: PackNumber, slot: u32) -> bool {
     !dead.has(pack, slot)
 }

@@ -1,10 +1,10 @@
-//! Rules for popular packs: when a pack is entered, checked, used and swept.
+//! Rules for popular packs: when a pack may be entered in the log, checked, used and removed by a sweep.
 //!
 //! - BAK-20: hosts other than the writer may use a pack once another host has checked it. A pack that is
-//!   known to be spoiled may be used by nobody, its writer included.
-//! - BAK-24: a pack to be swept is marked in the log first, by an entry without frames. A pack is entered
-//!   once. So its writer either finds this mark and refers to nothing of the pack, or had entered the pack
-//!   before, and it stays.
+//!   known to be spoiled may be used by no host, its writer included.
+//! - BAK-24: before a sweep removes a pack, it marks the pack in the log by an entry without frames. A pack is
+//!   entered once. So the writer of the pack either finds this mark, and refers to nothing of the pack, or
+//!   had entered the pack before, and the pack stays.
 
 use crate::catalog::fields::SessionId;
 use crate::catalog::popular::{PopularFate, PopularPack, PopularState};

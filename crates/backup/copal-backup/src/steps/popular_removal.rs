@@ -1,8 +1,14 @@
-//! Rules for the removal of popular packs that no snapshot needs.
+//! Rules of the garbage collection of popular packs: which packs are condemned, spared and removed.
 //!
-//! - BAK-27: a pack is removed after it was condemned, all sessions that were open then have ended, and a
-//!   count of all references, begun after that, found none to it. A session that opens after the
-//!   condemnation, or a clean-up that gives up frames after it, has read it.
+//! The functions are pure: `popular::gc` reads the logs and appends the records.
+//!
+//! BAK-27: a popular pack is removed only if three conditions hold, in this order:
+//! - A record in the log of popular packs has condemned the pack.
+//! - All sessions that were open at that time have ended. A session that opens later has read the record, and
+//!   so has a clean-up that gives up frames later. Neither adds a reference to the pack.
+//! - A count of all references, begun after that, found none to the pack.
+//!
+//! Crash: a pack stays condemned and readable until a later run decides.
 
 use crate::catalog::fields::SessionId;
 use crate::catalog::popular::{PopularFate, PopularState};
@@ -32,6 +38,7 @@ pub(crate) enum CountStep {
     Append { open: Vec<SessionId> },
 }
 
+/// Whether the references of the VM count, and which sessions must end before the count.
 pub(crate) fn counting(state: &VmState) -> CountStep {
     match state.is_retired {
         true => CountStep::Retired,
@@ -44,9 +51,9 @@ pub(crate) fn counting(state: &VmState) -> CountStep {
     }
 }
 
-/// The record that follows from a count, if any: needed packs are spared, the others removed. `condemned`:
-/// the packs that were condemned before the count began, with the number of that record. A pack whose state
-/// has changed meanwhile is left alone.
+/// The next record after a count: it spares needed packs, or marks the others as removed. `None`: no pack is
+/// left to decide about. `condemned`: the packs that were condemned before the count began, each with the
+/// number of the record that condemned it. A pack whose state has changed meanwhile is left alone.
 pub(crate) fn verdict(
     state: &PopularState,
     condemned: &BTreeMap<PackNumber, u64>,

@@ -1,9 +1,9 @@
 //! Rules for removing data of a VM: when a removal may begin, and when it gives way.
 //!
-//! - BAK-17: a removal follows the log as it was read when it began. Its records stand behind that, and never
-//!   beside an open session.
-//! - BAK-23: nor beside another removal. Of two frames of a chunk, each of two prunes could keep the one that
-//!   the other removes.
+//! - BAK-17: a removal appends its records directly behind the records that it read when it began, and never
+//!   while a session is open.
+//! - BAK-23: two removals of a VM never run side by side. Of two frames of a chunk, each of two prunes could
+//!   keep the one that the other removes.
 
 use crate::catalog::fold::LogEntry;
 use crate::catalog::record::Record;

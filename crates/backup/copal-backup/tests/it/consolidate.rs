@@ -188,7 +188,7 @@ fn a_clean_up_makes_shared_chunks_popular() {
 }
 
 /// Symptom: a VM that asked in an early round of a job kept its own frames of chunks that a later round made
-/// popular, until the monthly clean-up. Cause: nobody asked about them again. Fix: a job ends with a clean-up
+/// popular, until the monthly clean-up. Cause: no host asked about them again. Fix: a job ends with a clean-up
 /// of the frames that its own backup stored, and of no others.
 #[test]
 fn a_clean_up_of_a_snapshot_asks_only_about_the_frames_that_its_backup_stored() {
@@ -455,7 +455,7 @@ fn a_clean_up_clears_the_count_of_unresolved_chunks() {
     assert_eq!(unresolved(&open(&store)), made.counts.unresolved_chunks);
 }
 
-/// A damaged list of moved chunks is reported; nobody goes on as if there were none.
+/// A damaged list of moved chunks is reported, and never treated as an empty one.
 #[test]
 fn a_damaged_list_of_moved_frames_is_reported() {
     let store = embedded_store();

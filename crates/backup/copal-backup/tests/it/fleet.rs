@@ -244,7 +244,7 @@ fn the_size_of_a_vm_is_reported_and_the_vm_can_be_removed() {
     assert_eq!((after.snapshots, after.forgotten), (9, 0));
     assert!(after.dead_frames > 0 && after.dead_bytes > 0, "{after:?}");
 
-    // A leak: a backup that never ended left packs that nobody knows.
+    // A leak: a backup that never ended left packs without a record.
     let dead_before = after.dead_frames;
     let repaired = repository.repair_leak("web", 24 << 20, &Silent, &CancelFlag::new()).unwrap();
     assert_eq!((repaired.by_walk, repaired.by_summary), (1, 0));

@@ -157,7 +157,7 @@ fn another_format_is_refused_by_name_unless_it_is_declared_raw() {
     assert!(run(&repository, &vhd, decoded).doubts.is_empty());
 }
 
-/// As the first test: the last good snapshot is gone, and nobody has accepted the later ones.
+/// As the first test: the last good snapshot is gone, and the later ones are not accepted.
 #[test]
 fn a_warning_stays_when_the_good_snapshots_are_gone() {
     let repository = init(&embedded_store());

@@ -248,8 +248,8 @@ fn vms_one_after_another_have_two_copies_before_a_popular_one() {
     assert!(check(&repository).is_clean());
 }
 
-/// A pack that no other host has checked is used by nobody else: the others store their own chunks, and count
-/// them.
+/// A pack that no other host has checked is used by its writer only: the others store their own chunks, and
+/// count them.
 #[test]
 fn unchecked_packs_are_not_referred_to() {
     let store = embedded_store();

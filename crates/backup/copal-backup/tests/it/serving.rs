@@ -166,30 +166,30 @@ fn a_damaged_chunk_affects_only_its_range_and_is_reported_once() {
 fn a_pin_is_seen_by_every_handle_until_it_ends() {
     let store = embedded_store();
     let disk = mixed(2 * MIB, 6);
-    let door = init(&store);
-    let first = back_up(&door, "web", &disk, false).snapshot;
-    back_up(&door, "db", &disk, false);
+    let repository = init(&store);
+    let first = back_up(&repository, "web", &disk, false).snapshot;
+    back_up(&repository, "db", &disk, false);
     let vm = |name: &str| {
-        let vms = door.vms().unwrap();
+        let vms = repository.vms().unwrap();
         vms.iter().find(|vm| vm.name == name).unwrap().uuid
     };
     let other = open(&store);
     assert_eq!(other.pinned().unwrap(), []);
     let shown = [Shown::Snapshot(first), Shown::Vm(vm("db")), Shown::All];
-    let mut pins: Vec<_> = shown.iter().map(|shown| door.pin(*shown).unwrap()).collect();
+    let mut pins: Vec<_> = shown.iter().map(|shown| repository.pin(*shown).unwrap()).collect();
     let mut seen = other.pinned().unwrap();
     assert_eq!(seen.len(), 3);
     seen.retain(|seen| !shown.contains(seen));
     assert_eq!(seen, []);
     for pin in &mut pins {
-        pin.keep(&door).unwrap();
+        pin.keep(&repository).unwrap();
     }
     for pin in pins {
-        pin.end(&door).unwrap();
+        pin.end(&repository).unwrap();
     }
     assert_eq!(other.pinned().unwrap(), []);
     // Pins do not disturb the rest of the catalog.
-    door.pin(Shown::All).unwrap();
+    repository.pin(Shown::All).unwrap();
     assert!(check(&open(&store)).is_clean());
     let snapshots = other.snapshots(Some("web")).unwrap();
     assert!(Shown::Vm(vm("web")).has(&snapshots[0]) && !Shown::Vm(vm("db")).has(&snapshots[0]));
@@ -203,10 +203,10 @@ fn a_clock_that_is_ahead_ends_no_pin() {
     const HOUR_MS: u64 = 3_600_000;
     let clock = Arc::new(ManualClock::new(HOUR_MS));
     let store = embedded_store_at(clock.clone());
-    let door = init(&store);
-    let snapshot = back_up(&door, "web", &mixed(MIB, 7), false).snapshot;
+    let repository = init(&store);
+    let snapshot = back_up(&repository, "web", &mixed(MIB, 7), false).snapshot;
     let shown = Shown::Snapshot(snapshot);
-    let _pin = door.pin(shown).unwrap();
+    let _pin = repository.pin(shown).unwrap();
     let fast = Arc::new(MortalStore::ahead(store.clone(), HOUR_MS));
     let fast = Repository::open(fast, IndexHome::Memory, &Unlock::Insecure).unwrap();
     assert_eq!(fast.pinned().unwrap(), [shown]);

@@ -173,7 +173,7 @@ fn a_restored_disk_is_its_owners_alone() {
     assert_eq!(mode(&path), 0o600);
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o664)).unwrap();
     let target = open::open(path.to_str().unwrap(), true).unwrap();
-    assert_eq!(mode(&partial), 0o600, "nobody reads what is not whole");
+    assert_eq!(mode(&partial), 0o600, "an incomplete target is not readable by others");
     restore(&*target);
     assert_eq!(mode(&path), 0o664);
 }

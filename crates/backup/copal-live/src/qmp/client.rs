@@ -282,8 +282,8 @@ impl QmpClient {
         // The peer may have disconnected already.
         let _ = self.stream.shutdown(Shutdown::Both);
         // Replacing the receiver unblocks a thread that waits for space in the queue.
-        let (_, nobody) = sync_channel(1);
-        self.incoming = nobody;
+        let (_, disconnected) = sync_channel(1);
+        self.incoming = disconnected;
         if let Some(reader) = self.reader.take() {
             let _ = reader.join();
         }

@@ -159,7 +159,7 @@ mod tests {
             [(true, true), (false, true), (false, false)].into_iter().enumerate()
         {
             let said = scratch.path().join(at.to_string());
-            let script = "printf '%s' \"$1\" > \"$0\"; echo heard by nobody";
+            let script = "printf '%s' \"$1\" > \"$0\"; echo output without a reader";
             let mut fallback: Vec<OsString> = ["/bin/sh", "-c", script].map(OsString::from).into();
             fallback.extend([said.clone().into_os_string(), "it's a path".into()]);
             let (connection, stream) = UnixStream::pair().unwrap();

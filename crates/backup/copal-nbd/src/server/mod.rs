@@ -1,4 +1,4 @@
-//! NBD server: listens, and serves its disks to clients until it is told to end.
+//! NBD server: listens, and serves its disks to clients until it is stopped.
 //!
 //! Each connection has a thread that reads requests and a few that answer them. All bytes of a client are
 //! untrusted: lengths are bounded before anything is allocated, and the memory of a connection is bounded

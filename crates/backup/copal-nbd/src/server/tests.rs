@@ -158,13 +158,13 @@ fn silent_connections_keep_no_others_out() {
         let mut kept = client(socket);
         read(&mut kept, 512);
         // Some of these send nothing, some half a handshake.
-        let mut strangers = Vec::new();
+        let mut silent = Vec::new();
         for number in 0..150 {
             let mut stream = UnixStream::connect(socket).unwrap();
             if number % 2 == 0 {
                 let _ = stream.write_all(&3_u32.to_be_bytes());
             }
-            strangers.push(stream);
+            silent.push(stream);
             if number % 50 == 49 {
                 read(&mut client(socket), 512);
             }

@@ -185,8 +185,8 @@ fn refusals_name_the_reason() {
     let uri = Uri { address: server.address.clone(), export: "vm".to_owned() };
     let names = Client::list_contexts(&uri, &["qemu:"], Duration::from_secs(60)).unwrap();
     assert!(names.contains(&"qemu:dirty-bitmap:copal-0".to_owned()), "{names:?}");
-    let nobody = Uri { address: ServerAddress::Unix(dir.path().join("none")), export: String::new() };
-    let none = Client::connect(&nobody, &ConnectOptions::default());
+    let unserved = Uri { address: ServerAddress::Unix(dir.path().join("none")), export: String::new() };
+    let none = Client::connect(&unserved, &ConnectOptions::default());
     assert!(matches!(none, Err(NbdError::Connect { .. })));
 }
 

@@ -147,14 +147,14 @@ fn broken_rules_end_the_connection() {
 /// equal flags are merged.
 #[test]
 fn a_block_status_has_only_negotiated_contexts_and_whole_blocks() {
-    let stranger = handshake(8192).chunk(false, 5, 1, &status(7, &[(8192, 0)])).chunk(
+    let foreign = handshake(8192).chunk(false, 5, 1, &status(7, &[(8192, 0)])).chunk(
         true,
         5,
         1,
         &status(9, &[(8192, 0)]),
     );
     let below = handshake_in_blocks(8192, 512).chunk(true, 5, 1, &status(7, &[(512, 0), (100, 3), (412, 0)]));
-    for (name, script) in [("stranger", stranger), ("below a block", below)] {
+    for (name, script) in [("foreign context", foreign), ("below a block", below)] {
         against(&script, |client| {
             let client = client.unwrap();
             let map: Result<Vec<_>, _> = client.map(BASE_ALLOCATION, 0..8192).unwrap().collect();

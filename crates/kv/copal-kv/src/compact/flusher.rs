@@ -75,24 +75,24 @@ fn flusher_step(engine: &Engine) -> Result<bool, Error> {
 
 fn flush_and_rotate(engine: &Engine) -> Result<bool, Error> {
     match flush_all(engine) {
-        Err(error) if error.is_no_space() => flush_into_what_can_be_freed(engine),
+        Err(error) if error.is_no_space() => flush_after_freeing(engine),
         flushed => Ok(flushed? || rotate_if_asked(engine)?),
     }
 }
 
 /// Flushes, and before that frees space if the store is full. Objects that a purge left may be all the space
 /// there is, and a running merge returns its space.
-fn flush_into_what_can_be_freed(engine: &Engine) -> Result<bool, Error> {
+fn flush_after_freeing(engine: &Engine) -> Result<bool, Error> {
     let _step = engine.compactor.step.lock();
     let flushed =
-        free_what_can_be(engine).and_then(|()| admission::in_whole_reserve(engine, || flush_all(engine)));
+        sweep_and_free(engine).and_then(|()| admission::in_whole_reserve(engine, || flush_all(engine)));
     if flushed.as_ref().is_err_and(Error::is_no_space) {
         engine.signal.progressed(Some(true));
     }
     flushed
 }
 
-fn free_what_can_be(engine: &Engine) -> Result<(), Error> {
+fn sweep_and_free(engine: &Engine) -> Result<(), Error> {
     while admission::in_reserve(engine, || sweep::sweep(engine))? {}
     install::free_garbage(engine).map(drop)
 }

@@ -146,7 +146,7 @@ fn a_bay_that_is_reused_early_is_caught() {
 
 /// A power loss tears the page-cache log. The next session writes as much again, is killed, and must not
 /// continue with records of the first one.
-fn torn_and_gone_on(flaw: Option<Flaw>) -> Result<u64, String> {
+fn torn_and_continued(flaw: Option<Flaw>) -> Result<u64, String> {
     let mut recorder = Recorder::new(5, None);
     // The first put makes the page-cache log; the others are recorded in it.
     for i in 0..7u8 {
@@ -193,11 +193,11 @@ fn torn_and_gone_on(flaw: Option<Flaw>) -> Result<u64, String> {
 
 #[test]
 fn the_next_session_does_not_continue_a_torn_page_cache_log() {
-    let judged = torn_and_gone_on(None).unwrap();
+    let judged = torn_and_continued(None).unwrap();
     assert!(judged >= 64, "only {judged} states");
 }
 
 #[test]
 fn a_session_that_takes_over_the_last_ones_room_is_caught() {
-    assert!(torn_and_gone_on(Some(Flaw::SessionGoesOn)).is_err());
+    assert!(torn_and_continued(Some(Flaw::SessionGoesOn)).is_err());
 }

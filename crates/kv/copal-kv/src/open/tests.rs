@@ -314,7 +314,7 @@ fn opened_after(records: &[ManifestRecord]) -> (Arc<dyn Device>, Result<Store, E
 }
 
 /// The acknowledged of six puts are there before and after the store is reopened.
-fn keeps_what_it_acknowledges(device: &Arc<dyn Device>, store: Store, refusal: fn(&Error) -> bool) {
+fn assert_acknowledged_survive(device: &Arc<dyn Device>, store: Store, refusal: fn(&Error) -> bool) {
     let mut acknowledged = Vec::new();
     for n in 0..6u8 {
         match space(&store).put(&[b'k', n], &[n; 10], DEVICE) {
@@ -348,7 +348,7 @@ fn sequences_that_end_end_writes_and_lose_none() {
     let flushed = |last_seq| ManifestRecord::Flushed { generation: 1, last_seq };
     let (device, store) = opened_after(&[flushed(LAST_SEQ - 2)]);
     let refusal = |error: &Error| matches!(error, Error::NumbersUsedUp);
-    keeps_what_it_acknowledges(&device, store.unwrap(), refusal);
+    assert_acknowledged_survive(&device, store.unwrap(), refusal);
 }
 
 /// The same for runs and ids of objects: a record that the reader would refuse is not written.
@@ -359,5 +359,5 @@ fn runs_and_ids_that_end_end_writes_and_lose_none() {
     let last = u64::MAX >> 1;
     let (device, store) = opened_after(&[counters(0, last - 1)]);
     let refusal = |error: &Error| matches!(error, Error::NumbersUsedUp | Error::Poisoned { .. });
-    keeps_what_it_acknowledges(&device, store.unwrap(), refusal);
+    assert_acknowledged_survive(&device, store.unwrap(), refusal);
 }

@@ -38,7 +38,7 @@ fn run() -> (usize, u64, u64) {
     }
     store.flush().unwrap();
     rows.compact_range((Bound::Unbounded, Bound::Unbounded)).unwrap();
-    assert!(store.scrub(1).unwrap().wait().unwrap().finished, "whatever the pace");
+    assert!(store.scrub(1).unwrap().wait().unwrap().finished, "at any pace");
     let stats = store.stats();
     store.close().unwrap();
     objects.close().unwrap();

@@ -120,7 +120,7 @@ fn allocated_memory_is_charged() {
 
     // The check can fail: the same with an uncharged allocation.
     let hidden = vec![1u8; (SLACK + MIB) as usize];
-    assert!(watch.uncharged() > SLACK, "an allocation that nobody charged must be seen");
+    assert!(watch.uncharged() > SLACK, "an uncharged allocation must be seen");
     drop(hidden);
     watch.check("given back");
 }

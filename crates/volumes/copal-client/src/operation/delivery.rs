@@ -4,7 +4,7 @@
 //! holds nothing of the operation. At the deadline this record distinguishes an operation that did not happen
 //! from one whose outcome is unknown.
 //!
-//! Invariant: after the deadline nothing is sent any more but the deletes that take a create back.
+//! Invariant: after the deadline only the deletes that undo a create are sent.
 
 use copal_volume::group::DiskId;
 use parking_lot::Mutex;

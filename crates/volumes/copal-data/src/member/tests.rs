@@ -204,7 +204,7 @@ fn a_dropped_worker_leaves_the_queue_to_the_next() {
     let dropped = store.submit(GROUP, Epoch(5), create(1, "a", bytes(10)), move |reply| {
         tell.send(reply).unwrap();
     });
-    drop(dropped.unwrap().expect("nobody else serves the group"));
+    drop(dropped.unwrap().expect("no other thread serves the group"));
     assert!(matches!(told.recv().unwrap(), Err(OperationError::Failed(_))));
     let next = store.apply(GROUP, Epoch(5), create(2, "b", bytes(10))).unwrap();
     assert_eq!(next, Ok(Role::Normal));
@@ -221,7 +221,7 @@ fn a_cancelled_operation_is_not_started() {
         || false,
         move |reply| tell.send(reply).unwrap(),
     );
-    unwanted.unwrap().expect("nobody else serves the group").run();
+    unwanted.unwrap().expect("no other thread serves the group").run();
     assert_eq!(told.recv().unwrap(), Err(OperationError::Cancelled));
     assert!(matches!(store.stat(vid(), b"a", None), Err(VolumeError::NotFound)));
     let wanted = store.apply(GROUP, Epoch(5), create(1, "a", bytes(10))).unwrap();
@@ -247,8 +247,8 @@ fn another_epoch_is_refused_and_an_epoch_never_falls() {
     store.enter_view(GROUP, Epoch(4), Role::Recovering).unwrap();
     let membership = store.membership(GROUP).unwrap().unwrap();
     assert_eq!((membership.epoch, membership.role), (own, Role::Normal));
-    let nobody = store.apply(GroupId(9), own, create(1, "a", bytes(1))).unwrap();
-    assert_eq!(nobody, Err(OperationError::NotMember));
+    let refused = store.apply(GroupId(9), own, create(1, "a", bytes(1))).unwrap();
+    assert_eq!(refused, Err(OperationError::NotMember));
 }
 
 #[test]

@@ -123,7 +123,7 @@ fn idle_volumes_are_forgotten_and_found_again() {
         drop(locks.enter(VolumeId(vid), &rows).expect("there"));
         assert!(locks.state.lock().volumes.len() <= REMEMBERED_VOLUMES);
     }
-    assert!(locks.remembers(VID), "somebody is inside");
+    assert!(locks.remembers(VID), "a thread holds the lock");
     drop(held);
     drop(locks.enter(VolumeId(2), &rows).expect("found again"));
 }

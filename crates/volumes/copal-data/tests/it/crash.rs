@@ -186,7 +186,7 @@ fn contents(store: &LocalStore) -> Model {
         for (name, info) in store.list(vid, b"", None, 100, &ReadOptions::default()).expect("list") {
             let bytes = get(store, vid, &name).expect("a listed file is whole");
             let seed =
-                (0..200).find(|&seed| body(seed, bytes.len()) == bytes).expect("bytes that somebody wrote");
+                (0..200).find(|&seed| body(seed, bytes.len()) == bytes).expect("bytes that a writer wrote");
             files.insert(name.to_vec(), (info.fid, seed, bytes.len()));
         }
         model.insert(volume, files);
@@ -363,7 +363,7 @@ fn creates_of_many_threads_survive_a_power_cut_once_acknowledged() {
                     }
                     _ => {
                         // Absent, or the complete file of a creator of that name that had begun.
-                        let by_somebody = |bytes: &bytes::Bytes| {
+                        let by_a_writer = |bytes: &bytes::Bytes| {
                             creates
                                 .iter()
                                 .filter(|other| other.name == create.name)
@@ -371,7 +371,7 @@ fn creates_of_many_threads_survive_a_power_cut_once_acknowledged() {
                                 .any(|other| body(other.seed, other.size) == bytes)
                         };
                         match &read {
-                            Ok(bytes) => assert!(by_somebody(bytes), "{what}: not whole"),
+                            Ok(bytes) => assert!(by_a_writer(bytes), "{what}: not complete"),
                             Err(error) => assert_eq!(*error, VolumeError::NotFound, "{what}"),
                         }
                     }

@@ -50,8 +50,8 @@ fn goes_on(store: &MemberStore, epoch: Epoch) -> Epoch {
     let quota = VolumeNotice::Live { quota_bytes: Some(1 << 40) };
     store.note_volume(vid(), quota).expect("a quota");
     // A delete of an unknown file adds rows and frees nothing.
-    let buried = store.apply(GROUP, next, delete(u64::MAX)).expect("it is served");
-    assert_eq!(buried, Ok(Role::Normal));
+    let deleted = store.apply(GROUP, next, delete(u64::MAX)).expect("it is served");
+    assert_eq!(deleted, Ok(Role::Normal));
     assert_eq!(store.failure(), None);
     next
 }

@@ -1,4 +1,4 @@
-//! Facts about disks for the planning of copies: failed servers, used bytes, and bytes on their way.
+//! Facts about disks for the planning of copies: failed servers, used bytes, and bytes of copies in flight.
 
 use crate::{leader::leader_state::LeaderState, membership::racks::sites, tables::meta_store::MemberKind};
 use copal_volume::group::{DiskId, GroupId, placement::DiskFacts, recovery::MassFailure};

@@ -1,6 +1,6 @@
 //! Test scene: a data server and a scripted peer, which plays another member and the master.
 //!
-//! For answers that no current member gives, or that occur only at one moment.
+//! Used for answers that no current member gives, or that occur only at one moment.
 
 use crate::CertificateAuthority;
 use crate::data::server::DataServer;

@@ -90,7 +90,7 @@ pub(crate) struct AdmittedCall {
     pub(crate) chain: Option<(ChainParts, ChainAcks)>,
 }
 
-/// Answers a call exactly once. At the deadline the caller is told so. The handler goes on until it checks
+/// Answers a call exactly once. At the deadline the answer is `Expired`. The handler continues until it checks
 /// the deadline itself, and holds the call's memory until then.
 pub(crate) async fn answer_one<H: CallHandler>(
     handler: &Arc<H>,

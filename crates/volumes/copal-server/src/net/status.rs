@@ -1,7 +1,7 @@
 //! The error of a call on the wire.
 //!
 //! Invariants
-//! - This release knows the code of a status.
+//! - A status has only codes that this release knows.
 //!
 //! Not here: the errors of group members (`copal_proto::failure_of`).
 

@@ -2,7 +2,7 @@
 //!
 //! The comparison needs no sign of damage. Gossip compares journals only from the stable point on, since they
 //! are cut below it. So gossip does not notice that a disk has lost an older row without an error. Without
-//! this comparison, nobody would notice before the last copy is gone.
+//! this comparison, the loss would go unnoticed until the last copy is lost.
 //!
 //! - A member compares counts and digests of all files of a group with those of another in-sync member. It
 //!   chooses a different member each time.
@@ -194,7 +194,7 @@ async fn count_missing_files(
 async fn count_missing_entries(
     host: &ReplicaHost,
     sync: u64,
-    horizon: Bucket,
+    stable_point: Bucket,
     other: &OtherReplica,
 ) -> Result<usize, ResyncError> {
     let (mut missing, mut after) = (0, Bytes::new());
@@ -206,7 +206,7 @@ async fn count_missing_entries(
         };
         after = last.key.clone();
         let here = group_resync::missing_files(host, page.entries).await?;
-        for entry in here.iter().filter(|entry| Bucket::of(entry.op) < horizon) {
+        for entry in here.iter().filter(|entry| Bucket::of(entry.op) < stable_point) {
             // One file that is certainly missing makes the resync compare all files.
             if missing > 0 || still_has(other, entry).await? {
                 missing += 1;

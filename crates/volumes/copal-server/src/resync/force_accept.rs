@@ -94,7 +94,7 @@ async fn wait_for_view(host: &ReplicaHost, group: GroupId, epoch: Epoch) -> Resu
 }
 
 /// Keeps the file to which a disputed name leads on this member, the first in the list of claims, and deletes
-/// the others. Nobody knows which of them was acknowledged. Reads of this member have returned the file that
+/// the others. It is unknown which of them was acknowledged. Reads of this member have returned the file that
 /// stays. Nothing more is deleted once this member has entered another view.
 async fn keep_first_claims(
     host: &ReplicaHost,

@@ -258,14 +258,14 @@ mod tests {
         }
     }
 
-    fn report(below: u64, horizon: u64, buckets: &[(u64, u64)]) -> PeerStatus {
+    fn report(below: u64, stable_point: u64, buckets: &[(u64, u64)]) -> PeerStatus {
         let digest =
             |&(bucket, count): &(u64, u64)| (Bucket(bucket), OperationDigest { count, sum: count.into() });
         PeerStatus {
             epoch: Epoch(7),
             role: Role::Normal,
             seal: BucketSeal { below: Bucket(below) },
-            stable_point: Bucket(horizon),
+            stable_point: Bucket(stable_point),
             is_covered: true,
             digests: buckets.iter().map(digest).collect(),
         }

@@ -285,15 +285,15 @@ async fn learn_removed_volumes(
 }
 
 /// Copies the operations and files of a donor's snapshot that this member lacks, and settles disputed names.
-/// `horizon`: the donor's stable point. Returns the number of copied operations and files.
+/// `stable_point`: that of the donor. Returns the number of copied operations and files.
 async fn copy_snapshot(
     host: &ReplicaHost,
     donor: &SnapshotDonor,
-    horizon: Bucket,
+    stable_point: Bucket,
 ) -> Result<u64, ResyncError> {
     let (store, group, closed) = (host.store.clone(), donor.group, donor.seal);
     let is_covered = blocking(move || {
-        store.begin_resync(group, horizon, closed)?;
+        store.begin_resync(group, stable_point, closed)?;
         Ok(store.membership(group)?.is_some_and(|own| own.is_covered))
     });
     let is_covered = is_covered.await?;

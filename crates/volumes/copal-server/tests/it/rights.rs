@@ -164,7 +164,7 @@ fn between_servers(method: Method, disk: u32) -> Vec<u8> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// No certificate.
-    Stranger,
+    NoCertificate,
     /// A certificate of another authority: another cluster's, or that of the agents of a fleet.
     OtherCluster,
     /// All rights.
@@ -186,7 +186,7 @@ enum Kind {
 fn data_server_lets(kind: Kind, method: Method) -> bool {
     let is_named = matches!(kind, Kind::Reader | Kind::Elsewhere);
     match method {
-        _ if matches!(kind, Kind::Stranger | Kind::OtherCluster) => false,
+        _ if matches!(kind, Kind::NoCertificate | Kind::OtherCluster) => false,
         Method::Ping => true,
         Method::VolumeState | Method::WhatSeen | Method::AcceptAll => kind == Kind::Master,
         Method::Gossip => kind == Kind::Itself,
@@ -204,8 +204,8 @@ fn master_lets(kind: Kind, method: Method) -> bool {
     let is_named = matches!(kind, Kind::Reader | Kind::Elsewhere | Kind::Agent);
     let is_client = is_named || kind == Kind::Client;
     match method {
-        Method::Join | Method::JoinMaster if kind == Kind::Stranger => true,
-        _ if matches!(kind, Kind::Stranger | Kind::OtherCluster) => false,
+        Method::Join | Method::JoinMaster if kind == Kind::NoCertificate => true,
+        _ if matches!(kind, Kind::NoCertificate | Kind::OtherCluster) => false,
         Method::Ping | Method::WatchMap | Method::Suspect | Method::Leading | Method::Known => true,
         // The requested path is the one granted to the reader.
         Method::Resolve | Method::ListDirs => kind != Kind::Elsewhere,
@@ -284,7 +284,7 @@ fn every_call_by_every_kind_of_caller() {
         (Kind::Itself, raw(&cluster.servers[0].identity)),
         (Kind::DataServer, raw(&cluster.servers[1].identity)),
         (Kind::Master, raw(&cluster.master_identity)),
-        (Kind::Stranger, Raw { tls: stranger(&cluster), ..raw(&foreign) }),
+        (Kind::NoCertificate, Raw { tls: tls_without_certificate(&cluster), ..raw(&foreign) }),
     ];
     let denied = Code::Denied.as_str_name();
     let mut wrong = Vec::new();
@@ -360,7 +360,7 @@ fn owner_authority(cluster: &Cluster) -> String {
 }
 
 /// TLS without a certificate, as a joining server uses it.
-fn stranger(cluster: &Cluster) -> Arc<ClientConfig> {
+fn tls_without_certificate(cluster: &Cluster) -> Arc<ClientConfig> {
     copal_client::joining_tls(cluster.token().fingerprint)
 }
 

@@ -148,7 +148,7 @@ pub(super) fn strict_lists(store: &dyn VolumeStore) {
                         .iter()
                         .filter_map(|(name, _)| Some(u64::from_be_bytes(name[..].try_into().ok()?)))
                         .collect();
-                    assert_eq!(shown.len(), page.len(), "names that nobody put there");
+                    assert_eq!(shown.len(), page.len(), "names that no thread put there");
                     assert!(
                         shown.iter().all(|n| *n >= gone),
                         "{shown:?} shows a file below {gone}, whose delete was acknowledged"

@@ -112,9 +112,9 @@ pub(super) fn if_file(store: &dyn VolumeStore) {
     let only = |fid| ReadOptions { consistency: Consistency::Strict, if_file: Some(fid) };
     assert!(store.get(vid, b"n", WHOLE, &only(first.fid)).is_ok());
     assert!(store.stat(vid, b"n", &only(first.fid)).is_ok());
-    let stranger = FileId(first.fid.0 ^ 1);
-    assert_eq!(store.get(vid, b"n", WHOLE, &only(stranger)), Err(VolumeError::NotFound));
-    assert_eq!(store.stat(vid, b"n", &only(stranger)), Err(VolumeError::NotFound));
+    let other_fid = FileId(first.fid.0 ^ 1);
+    assert_eq!(store.get(vid, b"n", WHOLE, &only(other_fid)), Err(VolumeError::NotFound));
+    assert_eq!(store.stat(vid, b"n", &only(other_fid)), Err(VolumeError::NotFound));
 }
 
 pub(super) fn creation_times(store: &dyn VolumeStore) {
@@ -180,7 +180,7 @@ pub(super) fn settle(store: &dyn VolumeStore) {
         assert_eq!(
             store.settle(vid, info.fid, want).expect("settle"),
             SettleOutcome::Committed,
-            "an acknowledged file stays whatever is wanted"
+            "an acknowledged file stays for each wanted outcome"
         );
         assert_eq!(store.settle(vid, FileId(info.fid.0 ^ 3), want).expect("settle"), SettleOutcome::Aborted);
     }

@@ -81,7 +81,7 @@ mod tests {
             assert_eq!(reference_of(&[0, wrong, 0], None), Some(0));
             assert_eq!(reference_of(&[0, 0, wrong, wrong, 0], None), Some(0));
         }
-        assert_eq!(reference_of(&[7], None), Some(7), "nobody else is there");
+        assert_eq!(reference_of(&[7], None), Some(7), "there is no other clock");
         assert_eq!(reference_of(&[], Some(7)), None);
         // With two clocks it is unknown which one is right: the one counts that agrees with the previous
         // reference, else the earlier one.

@@ -225,9 +225,9 @@ mod tests {
         assert_eq!(back, Err(InvariantViolation::CameBack { fid, disk }));
         let refused = check(&[whole(Some(fid), &[fid])], &[file(1, Refused, NotAsked)]);
         assert_eq!(refused, Err(InvariantViolation::RefusedAppears { fid, disk }));
-        let nobody: [Shown; 0] = [];
+        let none: [Shown; 0] = [];
         let two = InvariantViolation::TwoOfOneName { one: fid, other: other.fid };
-        assert_eq!(check(&nobody, &[one.clone(), other]), Err(two));
+        assert_eq!(check(&none, &[one.clone(), other]), Err(two));
         let unequal = check_equal(&[whole(None, &[]), whole(Some(fid), &[fid])], from_ref(&one));
         assert_eq!(unequal, Err(InvariantViolation::Different { one: disk, other: disk }));
         let at = |epoch, term| (Epoch(epoch), Term(term));

@@ -232,8 +232,8 @@ mod tests {
 
     #[test]
     fn a_deleted_file_never_comes_back() {
-        let buried = CreateFacts { has_tombstone: true, is_live: true, ..facts() };
-        assert_eq!(decide_create(&buried), Err(MemberAnswer::Deleted));
+        let deleted = CreateFacts { has_tombstone: true, is_live: true, ..facts() };
+        assert_eq!(decide_create(&deleted), Err(MemberAnswer::Deleted));
     }
 
     #[test]

@@ -110,8 +110,8 @@ mod tests {
         let closed = seals(&[3, 3]);
         assert_eq!(roll_forward(normal, &theirs, None, &closed), RollForward::Copy);
         assert_eq!(roll_forward(normal, &theirs, Some(&theirs), &closed), RollForward::Copy);
-        let bury = RollForward::Delete { loser: theirs.fid };
-        assert_eq!(roll_forward(normal, &theirs, Some(&own), &closed), bury);
+        let delete = RollForward::Delete { loser: theirs.fid };
+        assert_eq!(roll_forward(normal, &theirs, Some(&own), &closed), delete);
         assert_eq!(roll_forward(normal, &own, Some(&theirs), &seals(&[2, 2])), RollForward::Wait);
         let beside = roll_forward((Role::Recovering, Role::Normal), &theirs, Some(&own), &closed);
         assert_eq!(beside, RollForward::Copy, "kept beside the first");

@@ -1,8 +1,8 @@
 //! `copal data`.
 
 use super::{
-    CommandContext, check_address, check_advertised, check_listens, check_told, child, start_failure, take,
-    tokens,
+    CommandContext, check_address, check_advertised, check_fixed_address, check_listens, child,
+    start_failure, take, tokens,
 };
 use crate::{
     arguments::DataArgs,
@@ -40,7 +40,7 @@ pub(crate) fn run(context: &CommandContext<'_>, words: &DataArgs) -> Outcome<()>
     };
     let options = store_options(context, home.limit_bytes);
     let location = match StoreLocation::find(&words.dir) {
-        Err(NodeError::NotFound { .. }) => return Err(gone(words, &home)),
+        Err(NodeError::NotFound { .. }) => return Err(lost_store(words, &home)),
         found => found?,
     };
     let opened = location.open(copal_node::Access::Write, &options, &context.patience())?;
@@ -48,7 +48,7 @@ pub(crate) fn run(context: &CommandContext<'_>, words: &DataArgs) -> Outcome<()>
     let stack = MemberStack::open(location.path(), opened, shares.engine)?;
     let whose = stack.members().identity()?;
     if whose.is_none_or(|whose| (whose.server, whose.disk) != (home.server_uuid(), home.disk_uuid())) {
-        return Err(gone(words, &home));
+        return Err(lost_store(words, &home));
     }
     let drawn = copal_volume::random_incarnation().map_err(start_failure)?;
     let identity = stack.members().boot(drawn)?;
@@ -110,7 +110,7 @@ fn again(context: &CommandContext<'_>, words: &DataArgs, mut home: ServerHome) -
     if words.advertise.is_some() {
         home.advertise.clone_from(&words.advertise);
     }
-    home.advertise.as_deref().map_or(Ok(()), check_told)?;
+    home.advertise.as_deref().map_or(Ok(()), check_fixed_address)?;
     check_advertised(home.reached_at())?;
     if words.recovery_rate.is_some() {
         home.recovery_bytes_per_s = words.recovery_rate;
@@ -165,7 +165,7 @@ fn begin(context: &CommandContext<'_>, words: &DataArgs, drawn: Option<ServerHom
     let listen =
         listen.ok_or_else(|| Failure::usage("a new server needs an address: give --listen HOST:PORT"))?;
     match &words.advertise {
-        Some(advertise) => check_told(advertise)?,
+        Some(advertise) => check_fixed_address(advertise)?,
         None => check_advertised(listen)?,
     }
     check_listens(listen)?;
@@ -247,12 +247,12 @@ fn shares(context: &CommandContext<'_>, home: &ServerHome) -> Outcome<MemoryShar
     Ok(MemoryShares::of(bytes)?)
 }
 
-/// The store of the directory is missing, or belongs to another server. The master is told, so that it does
-/// not wait for this server.
-fn gone(words: &DataArgs, home: &ServerHome) -> Failure {
+/// Reports to the master that the store of the directory is missing or belongs to another server, so that the
+/// master does not wait for this server. Returns the failure of the command.
+fn lost_store(words: &DataArgs, home: &ServerHome) -> Failure {
     let told = match copal_server::report_lost_store(home) {
         Ok(()) => "the master makes other replicas now".to_owned(),
-        Err(error) => format!("the master could not be told: {error}"),
+        Err(error) => format!("the master could not be informed: {error}"),
     };
     Failure::new(
         exit::DENIED,

@@ -1,7 +1,7 @@
 //! `copal master`.
 
 use super::{
-    CommandContext, check_address, check_listens, check_told, child,
+    CommandContext, check_address, check_fixed_address, check_listens, child,
     database::{MasterDatabase, check_url},
     start_failure, take, tokens,
 };
@@ -118,7 +118,7 @@ fn addresses(words: &MasterArgs) -> Outcome<(&str, &str)> {
         .as_deref()
         .ok_or_else(|| Failure::usage("a new master needs an address: give --listen HOST:PORT"))?;
     let advertise = words.advertise.as_deref().unwrap_or(listen);
-    check_told(advertise)?;
+    check_fixed_address(advertise)?;
     if MasterHome::read(&words.dir).is_ok() {
         return Err(taken(&words.dir));
     }

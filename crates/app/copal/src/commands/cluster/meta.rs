@@ -17,7 +17,7 @@ pub(crate) fn run(context: &CommandContext<'_>, verb: &MetaCommand) -> Outcome<(
     match verb {
         MetaCommand::Backup { dir, file } => {
             let kept = copal_master::back_up_tables(&found(dir)?, file).map_err(failure)?;
-            told(context, &kept, &format!("saved in {}", file.display()));
+            print_tables(context, &kept, &format!("saved in {}", file.display()));
             Ok(())
         }
         MetaCommand::Restore { dir, file, away } => {
@@ -34,7 +34,7 @@ pub(crate) fn run(context: &CommandContext<'_>, verb: &MetaCommand) -> Outcome<(
                     format!("put master.json of the old master into {} before it is started", dir.display())
                 }
             };
-            told(context, &kept, &format!("restored into {}; {then}", dir.display()));
+            print_tables(context, &kept, &format!("restored into {}; {then}", dir.display()));
             Ok(())
         }
         MetaCommand::Check { dir, file } => {
@@ -95,7 +95,7 @@ fn found(dir: &Path) -> Outcome<PathBuf> {
     }
 }
 
-fn told(context: &CommandContext<'_>, kept: &TableSummary, what: &str) {
+fn print_tables(context: &CommandContext<'_>, kept: &TableSummary, what: &str) {
     let fields = json!({ "volumes": kept.volumes, "servers": kept.servers, "map_version": kept.map_version });
     context
         .output

@@ -92,7 +92,7 @@ pub(super) fn check_advertised(address: &str) -> crate::failure::Outcome<()> {
 
 /// Refuses every address that `check_advertised` refuses, and port 0: the system draws another port at each
 /// start.
-fn check_told(address: &str) -> crate::failure::Outcome<()> {
+fn check_fixed_address(address: &str) -> crate::failure::Outcome<()> {
     check_advertised(address)?;
     match address.ends_with(":0") {
         false => Ok(()),

@@ -105,7 +105,7 @@ impl Trial {
     fn scan_logs(&self) {
         for place in self.house.places().into_iter().chain([Place::Client]) {
             let unlisted = logs::unlisted(&self.house.log(place));
-            assert!(unlisted.is_empty(), "{place} warns of what nobody expects: {unlisted:#?}");
+            assert!(unlisted.is_empty(), "{place} has unexpected warnings: {unlisted:#?}");
         }
     }
 }

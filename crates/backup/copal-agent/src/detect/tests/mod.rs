@@ -189,7 +189,7 @@ fn a_grant_lapses_with_the_next_question_of_its_holder_or_with_its_session() {
     assert_eq!(alone.ask(3, &[id(1)]), [A::CARRY]);
     // It asks for another id, and for one of these again: it has stored neither, and will not.
     assert_eq!(alone.ask_in(2, 2, &[id(2), id(7)]), [A::NEW, A::NEW]);
-    assert_eq!(alone.ask(3, &[id(1), id(2)]), [A::STORE_POPULAR; 2], "whoever asks next does");
+    assert_eq!(alone.ask(3, &[id(1), id(2)]), [A::STORE_POPULAR; 2], "the next VM that asks stores them");
     // Its backup ends. At first its session is not checked: the grant is too young.
     alone.log.1.push(3);
     assert_eq!(alone.ask(4, &[id(1)]), [A::CARRY]);

@@ -114,7 +114,7 @@ pub enum PlanError {
     },
     /// The socket of a guest agent without a use.
     #[error(
-        "the plan file {path} names an \"agent_socket\" of the VM {vm:?} that nobody asks; add \"freeze\":\"agent\", or leave it out"
+        "the plan file {path} gives the VM {vm:?} an \"agent_socket\" that is not used; add \"freeze\":\"agent\", or leave it out"
     )]
     AgentSocket {
         /// The plan file.

@@ -3,14 +3,14 @@
 //! JSON:
 //! `{"v":1,"vms":[{"vm":"vm1","disks":{"sda":"set/vm1/day0.raw"}},{"vm":"db1","qmp":"db1.qmp","nodes":{"sda":"vm0"}}]}`.
 //! `disks` are files that are read as they are; `qmp` and `nodes` name a running QEMU's socket and its block
-//! nodes, and `nbd` the socket of its NBD server if it runs one. `"freeze":"agent"` lets the guest's file
-//! systems hold still at the point in time, by its guest agent, whose socket `agent_socket` names where QEMU
-//! does not. `"format":"raw"`, `"allow_smaller":true` and `"full_every":"30d"` are the options of `copal
+//! nodes, and `nbd` the socket of its NBD server if it runs one. With `"freeze":"agent"` the guest agent
+//! freezes the guest's file systems at the point in time. `agent_socket` names the socket of the guest agent
+//! if QEMU does not. `"format":"raw"`, `"allow_smaller":true` and `"full_every":"30d"` are the options of `copal
 //! backup` of these names.
 //! Relative paths are relative to the working directory.
 //!
 //! Invariants
-//! - No field is ignored: an unknown field would be a wish that is not fulfilled.
+//! - An unknown field is refused, since an ignored field would be an option without effect.
 //! - Every error is one sentence with the file, the fault, and the remedy.
 
 mod error;
@@ -150,7 +150,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for NamedEntries<T> {
                 while let Some((name, value)) = map.next_entry::<String, T>()? {
                     if !seen.insert(name.clone()) {
                         let shown: String = name.chars().take(64).collect();
-                        return Err(M::Error::custom(format_args!("the disk {shown:?} stands there twice")));
+                        return Err(M::Error::custom(format_args!("the disk {shown:?} is listed twice")));
                     }
                     named.push((name, value));
                 }
@@ -354,9 +354,11 @@ mod tests {
             assert_eq!(vm(fields), either, "{fields}");
         }
         let twice = vm(r#","disks":{"sda":"f","sda":"g"}"#);
-        assert!(twice.starts_with(
-            "the plan file h1.json is not a plan: the disk \"sda\" stands there twice at line 1"
-        ));
+        assert!(
+            twice.starts_with(
+                "the plan file h1.json is not a plan: the disk \"sda\" is listed twice at line 1"
+            )
+        );
         assert!(vm(r#","disks":{"sda":"f"},"bitmap":"b""#).contains("unknown field `bitmap`"));
         assert!(vm(r#","disks":{}"#).contains("0 disks; list 1 to 128"));
         assert!(vm(r#","disks":{"sda":""}"#).contains("empty path"));
@@ -377,7 +379,7 @@ mod tests {
         let qmp = r#","qmp":"q","nodes":{"sda":"n"}"#;
         assert_eq!(
             vm(&format!(r#"{qmp},"agent_socket":"s""#)),
-            "the plan file h1.json names an \"agent_socket\" of the VM \"a\" that nobody asks; add \"freeze\":\"agent\", or leave it out"
+            "the plan file h1.json gives the VM \"a\" an \"agent_socket\" that is not used; add \"freeze\":\"agent\", or leave it out"
         );
         assert!(vm(&format!(r#"{qmp},"freeze":"yes""#)).contains("unknown variant `yes`, expected `agent`"));
         assert!(vm(r#","disks":{"s\nda":"f"}"#).contains("control characters"));

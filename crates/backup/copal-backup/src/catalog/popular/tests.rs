@@ -112,7 +112,7 @@ fn a_pack_is_checked_by_another_host_and_stays_spoiled() {
         checked(3, Some(9)),
         signed(4, 3, 1),
         checked(4, Some(2)),
-        // Not signed, or signed by a host that is not entered: nobody may check it, since its writer is
+        // Not signed, or signed by a host that is not entered: no host may check it, since its writer is
         // unknown.
         popular(5, 4, 1),
         checked(5, Some(2)),

@@ -3,7 +3,7 @@
 //! Decision: docs/decisions/2026-11-21-exact-index-and-mark.md
 //!
 //! Runs exclusively in its process (under the packs lock). Solo: it fences every open session first, so no
-//! session can come to need a frame that it removes. Fleet: it goes VM by VM, skips one that is being backed
+//! session can refer to a frame that the prune removes. Fleet: it goes VM by VM, skips one that is being backed
 //! up, and gives way to a backup that begins (`removal_lists`). Steps; a crash in any of them is safe:
 //! 1. fence; bring the index up to date; list the packs; mark (`mark`), slice by slice;
 //! 2. unlink packs without a live frame (`sweep`): index rows first, then the file; they are listed before

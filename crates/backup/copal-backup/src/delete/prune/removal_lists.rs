@@ -79,7 +79,7 @@ impl<'a> RemovalLists<'a> {
         }
     }
 
-    /// Records that nobody refers to the frames in a list of dead frames, in a fleet.
+    /// In a fleet: records a list of dead frames. From then on no process adds a reference to these frames.
     /// # Errors
     /// As [`RemovalLists::add`].
     pub(super) fn free(&mut self, gone: &[SnapshotId], dead: Option<DeadList>) -> Result<()> {

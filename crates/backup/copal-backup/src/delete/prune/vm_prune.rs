@@ -1,7 +1,7 @@
 //! Prune of one VM of a fleet: data of other VMs is neither read nor changed.
 //!
-//! Order: the list of dead frames is durable, then a record names it. From then on nobody refers to these
-//! frames, and packs may be removed.
+//! Order: the list of dead frames is durable, then a record names it. From then on no process adds a
+//! reference to these frames, and packs may be removed.
 
 use super::removal_lists::RemovalLists;
 use super::sweep::LiveFrames;
@@ -179,7 +179,8 @@ impl<'a> PruneRun<'a> {
         Ok(list)
     }
 
-    /// Records the dead frames: from here on nobody refers to them, and the forgotten snapshots are freed.
+    /// Records the dead frames: from here on no process adds a reference to them, and the forgotten snapshots
+    /// are freed.
     fn put_on_record(
         &self,
         vm: Uuid,

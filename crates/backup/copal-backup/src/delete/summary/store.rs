@@ -159,7 +159,7 @@ impl StoredVector {
     /// Whether all its blocks are intact.
     /// # Errors
     /// Errors of the store that are not damage.
-    fn is_whole(&self, parts: &RepositoryParts) -> Result<bool> {
+    fn is_intact(&self, parts: &RepositoryParts) -> Result<bool> {
         let mut block = Block::new(self.header.geometry);
         for number in 0..self.header.geometry.blocks() {
             if !self.merge_into(&mut block, number, parts)? {
@@ -218,7 +218,7 @@ pub(crate) fn mend(parts: &RepositoryParts, vm: Uuid, snapshots: &[PublishedSnap
     for published in snapshots.iter().rev() {
         if let Some(vector) = find_trusted(parts, vm, published)? {
             let found = vector.header.geometry;
-            if geometry.is_none_or(|wanted| found == wanted) && vector.is_whole(parts)? {
+            if geometry.is_none_or(|wanted| found == wanted) && vector.is_intact(parts)? {
                 geometry = Some(found);
                 continue;
             }

@@ -73,7 +73,7 @@ pub(crate) fn sweep_popular(parts: &RepositoryParts, cancel: &CancelFlag) -> Res
     Ok(swept)
 }
 
-/// Marks a pack so that nobody enters it any more; `false`: it stays.
+/// Marks a pack so that it cannot be entered any more. Returns `false` if the pack stays.
 fn mark_leftover(
     parts: &RepositoryParts,
     pack: &StoredPack,

@@ -105,7 +105,7 @@ impl<'a> CleanUpRound<'a> {
         (location, pack.frames)
     }
 
-    /// Asks, stores the popular chunks that this host was told to store, and waits until others have checked
+    /// Asks, stores the popular chunks that were assigned to this host, and waits until others have checked
     /// them. Returns the frames with a popular frame.
     pub(super) fn run(
         &self,
@@ -177,7 +177,7 @@ impl<'a> CleanUpRound<'a> {
         Ok(answers)
     }
 
-    /// Stores the popular chunks that this host was told to store. Returns their locations, and those of
+    /// Stores the popular chunks that were assigned to this host. Returns their locations, and those of
     /// existing ones.
     fn store(
         &self,

@@ -1,22 +1,25 @@
-//! Removal of popular packs that no snapshot needs.
+//! Garbage collection of popular packs: condemn, mark the logs, count references, remove.
 //!
 //! Design: docs/design/backup.md#popular-packs-that-nobody-needs BAK-27
 //! Paper: low-profile-dedup §4 (popular chunks are not deleted with a snapshot; their use is counted from
 //! time to time)
 //!
-//! Order, and why it is safe beside backups, deletions and clean-ups:
-//! 1. A record of log `k` condemns the packs without a known reference.
-//! 2. Each VM's log gets a record. A session whose record stands before it may not know the condemned packs,
-//!    and is waited for. A session that opens behind it reads log `k` afterwards, and refers to no condemned
-//!    pack anew. The same holds for a clean-up.
-//! 3. All references are counted once more: those of snapshots, and those in lists of moved chunks. A
-//!    snapshot that is published later has its references from its base, which is counted, or to packs that
-//!    are not condemned.
-//! 4. One record spares the needed packs, another one marks the rest as removed, unless another process
-//!    decided otherwise meanwhile. Then their files are deleted, like those of dead writers
-//!    (`consolidate::abandoned_packs`).
+//! Every VM of a fleet may refer to a popular pack, so the prune of one VM cannot free it. A run has four
+//! steps, which are safe beside backups, deletions and clean-ups:
+//! 1. Condemn. While no VM is being backed up, a record in log `k` condemns the packs without a reference.
+//!    After that, a session or a clean-up that has read this record adds no reference to these packs.
+//! 2. Mark the logs. The log of each VM gets a record. A session that opened before this record may not know
+//!    the condemned packs: while one is open, the run ends here, and a later run continues. A session that
+//!    opens after the record reads log `k` afterwards, and so does a clean-up.
+//! 3. Count. All references are counted again: those of snapshots, and those in lists of moved chunks. A
+//!    snapshot that is published later has only references of its base, which are counted, and references to
+//!    packs that are not condemned.
+//! 4. Remove. One record spares the needed packs, another one marks the rest as removed. A pack about which
+//!    another process decided meanwhile is left alone. Then the files of removed packs are deleted, like
+//!    those of dead writers (`consolidate::abandoned_packs`).
 //!
-//! A process that dies leaves packs condemned: they stay, are read as before, and the next run continues.
+//! Crash: packs stay condemned and readable, and the next run continues with them. The files of packs marked
+//! as removed are deleted by the next sweep.
 //! Memory: a bit for each popular frame that is needed, and the pages of the largest recipe tree.
 
 mod references;

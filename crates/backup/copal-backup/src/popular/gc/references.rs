@@ -1,4 +1,4 @@
-//! Counts references to popular packs.
+//! Counts the references of snapshots and lists of moved chunks to popular packs.
 
 use crate::catalog::popular::{PopularFate, PopularPack, PopularState};
 use crate::catalog::vm::{PublishedSnapshot, VmState};
@@ -15,8 +15,9 @@ use crate::sessions::parts::RepositoryParts;
 use crate::snapshot::manifest::Manifest;
 use std::collections::{BTreeSet, HashMap};
 
-/// Packs with a frame that a snapshot refers to, or to which a chunk has moved. A condemned pack also counts
-/// if that chunk has another frame.
+/// Packs with a frame that a snapshot refers to, or that a list of moved chunks names. A condemned pack also
+/// counts as needed if one of its chunks has a needed frame in another pack: one of the two frames may be
+/// damaged.
 /// # Errors
 /// `Cancelled`; `Damaged`: the references cannot be read; errors of the store.
 pub(super) fn needed(
@@ -73,7 +74,7 @@ fn ids_of(parts: &RepositoryParts, popular: &PopularState) -> Result<HashMap<Sho
 /// record in its VM's log has the references of its base, which may be forgotten by now.
 fn manifests(parts: &RepositoryParts, vm: &Vm, state: &VmState) -> Result<Vec<Manifest>> {
     let manifest = |published: &PublishedSnapshot| {
-        parts.manifest(vm.uuid, published).map_err(|error| told(error, published))
+        parts.manifest(vm.uuid, published).map_err(|error| with_advice(error, published))
     };
     let forgotten = state.forgotten.iter().filter(|_| !broken::by(Flaw::CountsPublishedOnly));
     let mut all: Vec<&PublishedSnapshot> = state.published.iter().chain(forgotten).collect();
@@ -81,7 +82,7 @@ fn manifests(parts: &RepositoryParts, vm: &Vm, state: &VmState) -> Result<Vec<Ma
     all.into_iter().map(manifest).collect()
 }
 
-fn told(error: Error, published: &PublishedSnapshot) -> Error {
+fn with_advice(error: Error, published: &PublishedSnapshot) -> Error {
     match error {
         Error::Damaged { what, detail } => Error::Damaged {
             what,

@@ -19,8 +19,8 @@ use crate::request::error::Result;
 use crate::snapshot::manifest::ManifestDisk;
 use std::sync::Arc;
 
-/// Lends a repository to a reader. A store on one machine lets others write only while nobody has it open. So
-/// a process that exports for days opens it only while it is read.
+/// Lends a repository to a reader. A store on one machine can be written only while no other process has it
+/// open. So a process that exports for days opens the store only during reads.
 pub trait Lender: Send + Sync {
     /// The repository, which stays open until it is dropped. Blocks while it is being opened.
     /// # Errors

@@ -1,8 +1,8 @@
 //! Pins of exports in the catalog: for repositories in a cluster, where no lock shows readers.
 //!
 //! A pin is renewed every minute; one that is ten minutes old has no effect, so a dead export protects
-//! nothing. Its age is measured by the store's stamps and by this machine's clock: a clock that is ahead
-//! alone ends no pin.
+//! nothing. Its age is the smaller one of the ages by the store's stamps and by this machine's clock: a
+//! single clock that runs ahead ends no pin.
 
 use crate::api::repository::Repository;
 use crate::catalog::pins::{Shown, StoredPin, draw_stamp, drop_pins, list_pins, set_pin};

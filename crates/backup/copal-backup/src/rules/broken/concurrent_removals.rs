@@ -32,7 +32,7 @@ fn with_a_mixed_pack(repository: &Repository) -> (Disk, crate::SnapshotId) {
     (disk, kept.snapshot)
 }
 
-fn is_whole(store: &LateStore, (disk, kept): &(Disk, crate::SnapshotId)) -> bool {
+fn is_restorable(store: &LateStore, (disk, kept): &(Disk, crate::SnapshotId)) -> bool {
     try_restore(&store.open(), *kept).is_ok_and(|bytes| bytes == disk.bytes)
 }
 
@@ -62,7 +62,7 @@ fn survives_another_prune() -> bool {
     // With the rule broken, it may meet the damage of the other prune.
     let _ = repository.prune(&thorough(), &beside, &CancelFlag::new());
     drop(repository);
-    is_whole(&store, &kept)
+    is_restorable(&store, &kept)
 }
 
 /// Symptom: after two concurrent prunes of one VM, on two hosts, its snapshots had lost chunks. Cause: a
@@ -89,7 +89,7 @@ fn survives_a_dead_prune() -> bool {
     drop(repository);
     store.open().prune(&whole, &silent, &cancel).unwrap();
     store.apply_pending();
-    is_whole(&store, &kept)
+    is_restorable(&store, &kept)
 }
 
 /// Symptom: a prune died, the next one ran, a server came back, and snapshots had lost chunks. Cause: a
@@ -102,9 +102,9 @@ fn a_prune_relies_on_no_pack_that_a_dead_prune_has_listed() {
     assert!(!with(&[Flaw::CountsOnGoingPacks], survives_a_dead_prune), "the flaw is not noticed");
 }
 
-/// Whether a pack that is being removed is used by nobody, although its writer enters it and another host
+/// Whether a pack that is being removed is used by no host, although its writer enters it and another host
 /// checks it at that moment.
-fn is_used_by_nobody() -> bool {
+fn is_unused() -> bool {
     let store = LateStore::new();
     let repository = fleet(&store);
     let parts = repository.parts();
@@ -137,11 +137,11 @@ fn is_used_by_nobody() -> bool {
 /// in that log precedes the removal, and the writer of a marked pack refers to nothing of it.
 #[test]
 fn a_swept_popular_pack_is_never_used_even_if_it_is_entered_late() {
-    assert!(is_used_by_nobody());
-    assert!(!with(&[Flaw::SweepsUnmarked], is_used_by_nobody), "the flaw is not noticed");
+    assert!(is_unused());
+    assert!(!with(&[Flaw::SweepsUnmarked], is_unused), "the flaw is not noticed");
 }
 
-/// Symptom: a host referred to a popular frame of another one that nobody had checked. Cause: a popular chunk
+/// Symptom: a host referred to a popular frame of another one that no host had checked. Cause: a popular chunk
 /// was looked up in the index first, and any pack in the log counted. Fix: the pack must be checked, or be
 /// the host's own.
 #[test]

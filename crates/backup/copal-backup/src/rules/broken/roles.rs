@@ -99,7 +99,7 @@ impl RolesScene {
     }
 
     /// Whether all snapshots are visible and restorable, also after a prune by the delete role.
-    fn is_whole(&self) -> bool {
+    fn is_complete(&self) -> bool {
         if self.visible() != self.snapshots {
             return false;
         }
@@ -127,14 +127,14 @@ fn control(forge: impl Fn(&RolesScene), is_damage: bool) {
     for layout in LAYOUTS {
         let scene = RolesScene::new(layout);
         forge(&scene);
-        assert!(scene.is_whole(), "{layout:?}");
+        assert!(scene.is_complete(), "{layout:?}");
         let damages = scene.damages();
         let is_told = damages.iter().any(|detail| detail.contains("signature"));
         assert_eq!(is_told, is_damage, "{layout:?}: {damages:?}");
         let scene = RolesScene::new(layout);
         let is_whole = with(&[Flaw::NoSignature], || {
             forge(&scene);
-            scene.is_whole()
+            scene.is_complete()
         });
         assert!(!is_whole, "{layout:?}: the flaw is not noticed");
     }
@@ -281,7 +281,7 @@ fn a_signature_with_another_key_is_ignored() {
         file.extend_from_slice(&body);
         copal_codec::Envelope::seal(&crate::catalog::record::SIGNED, 0, 0, &mut file);
         scene.put(&place, file);
-        assert!(scene.is_whole(), "{layout:?}");
+        assert!(scene.is_complete(), "{layout:?}");
     }
 }
 

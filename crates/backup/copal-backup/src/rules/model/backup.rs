@@ -203,7 +203,7 @@ pub(super) fn go_on_with_backup(
     Some(HostJob::Backup(backup))
 }
 
-/// Looks in its base, in its VM's packs, and asks others. `None`: nobody gives that answer.
+/// Looks in its base, in its VM's packs, and asks others. `None`: no host gives that answer.
 pub(super) fn look(fleet: &FleetState, mut backup: BackupRun, answer: PeerAnswer) -> Option<BackupRun> {
     let state = &fleet.vms[backup.vm];
     let dead = fleet.store.dead_of(backup.vm, state.dead.as_ref());

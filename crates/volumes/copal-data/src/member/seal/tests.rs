@@ -155,13 +155,13 @@ fn a_resync_copies_the_donors_seal_and_a_name_with_two_files_waits() {
     assert_eq!((still.role, still.seal, still.is_covered), (Role::Recovering, donors, true));
     let disputed = store.disputed_names(GROUP, 10).unwrap();
     assert_eq!((disputed.len(), disputed[0].claims.len()), (1, 2));
-    let bury = GroupOperation::CopyDelete {
+    let second_delete = GroupOperation::CopyDelete {
         vid: vid(),
         name: Bytes::from_static(b"a"),
         fid: fid(2),
         op: OpId(fid(900).0),
     };
-    apply(&store, bury);
+    apply(&store, second_delete);
     assert_eq!(become_in_sync(&store, Epoch(4), donors).role, Role::Recovering);
     let whole = become_in_sync(&store, EPOCH, donors);
     assert_eq!((whole.role, whole.stable_point), (Role::Normal, Bucket(30)));
@@ -181,9 +181,9 @@ fn operations_of_a_new_member_below_the_stable_point_of_its_donor_are_discarded(
     let later = NOW + 300_000;
     apply(&store, delete(3, "c"));
     let again = OpId(FileId::new(later, 1, 7).0);
-    let bury =
+    let second_delete =
         GroupOperation::CopyDelete { vid: vid(), name: Bytes::from_static(b"c"), fid: fid(3), op: again };
-    apply(&store, bury);
+    apply(&store, second_delete);
     let stable_point = Bucket(Bucket::of(OpId(fid(9).0)).0 + 10);
     let closed = BucketSeal { below: stable_point };
     store.begin_resync(GROUP, stable_point, closed).unwrap();

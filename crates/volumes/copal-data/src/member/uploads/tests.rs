@@ -101,8 +101,8 @@ fn no_piece_changes_an_existing_file() {
     assert_eq!(store.upload_totals(), (0, 0));
     // The id of a deleted file is refused too.
     apply(&store, delete(4, "large")).unwrap();
-    let buried = stage(&store, piece(4, 0, pieces[0].clone(), own));
-    assert_eq!(buried, Err(OperationError::Refused(MemberAnswer::Deleted)));
+    let deleted = stage(&store, piece(4, 0, pieces[0].clone(), own));
+    assert_eq!(deleted, Err(OperationError::Refused(MemberAnswer::Deleted)));
 }
 
 /// Symptom: a client wrote into the upload of another one, and made a file of it under a name of its own.
@@ -257,7 +257,7 @@ fn an_upload_yields_to_its_server_and_later_to_its_client_name() {
     assert_eq!(
         stage(&store, has_all_rights),
         Err(OperationError::Refused(MemberAnswer::Busy)),
-        "the server's own upload yields to nobody"
+        "the server's own upload yields to no other"
     );
     assert!(is_denied(&stage(&store, piece(2, 0, bytes(4 * MIB), origin("b.client.copal", 1)))));
     let again = origin("a.client.copal", 2);

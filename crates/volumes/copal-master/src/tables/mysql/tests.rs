@@ -91,7 +91,7 @@ fn a_lease_that_ended_is_taken_and_the_term_grows() {
         "{left:?}"
     );
     database.let_lease_end();
-    assert!(first.renew().unwrap(), "nobody else has had it");
+    assert!(first.renew().unwrap(), "no other client has had it");
     assert!(matches!(second.lead(holder(2)).unwrap(), LeaseOutcome::Theirs { .. }));
     database.let_lease_end();
     let after = term(second.lead(holder(2)).unwrap());

@@ -39,7 +39,7 @@ struct Echo {
     clock_ms: Option<u64>,
 }
 
-fn told(text: impl ToString) -> Bytes {
+fn reply(text: impl ToString) -> Bytes {
     let json = text.to_string();
     AdministrationReply { json }.encode_to_vec().into()
 }
@@ -54,7 +54,7 @@ impl CallHandler for Echo {
         match method {
             Method::Leading => {
                 let left = current_deadline().map(|end| end.saturating_duration_since(Instant::now()));
-                Ok(told(left.map_or(0, |left| left.as_millis())))
+                Ok(reply(left.map_or(0, |left| left.as_millis())))
             }
             Method::Mkdir => {
                 self.go_on.notified().await;

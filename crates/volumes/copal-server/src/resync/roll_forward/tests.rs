@@ -35,7 +35,7 @@ fn other(
 
 /// Gossip of a member that has sealed everything up to now, with or without a digest of the bucket of old
 /// operations.
-fn told_by(has_records: bool) -> PeerStatus {
+fn gossip_of(has_records: bool) -> PeerStatus {
     let mut digest = OperationDigest::default();
     digest.add(1, &OperationRecord { is_create: true, op: op(1, OLD), vid: vid(), fid: fid(1, OLD) });
     let digests = [(Bucket::of(op(1, OLD)), digest)];
@@ -58,8 +58,8 @@ async fn roll(scene: &MemberScene, members: &[DiskId]) -> Result<(), Status> {
         replicas: 3,
         min_ack: 2,
     };
-    let heard = BTreeMap::from([(OTHER, told_by(true))]);
-    roll_forward_group(&scene.host, GROUP, &view, &told_by(false), &heard).await
+    let heard = BTreeMap::from([(OTHER, gossip_of(true))]);
+    roll_forward_group(&scene.host, GROUP, &view, &gossip_of(false), &heard).await
 }
 
 /// Symptom: a member could roll forward by its own seal alone, and no test noticed. At a member that has not

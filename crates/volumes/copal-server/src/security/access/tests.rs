@@ -123,7 +123,7 @@ fn a_client_may_undo_its_own_create_without_the_right_to_delete() {
         scene.check(&peer, Method::Delete, &delete(fid)).is_ok()
     };
     assert!(may(NOW - 60_000, 77));
-    assert!(!may(NOW - 60_000, 78), "of somebody else");
+    assert!(!may(NOW - 60_000, 78), "of another client");
     assert!(!may(NOW - OWN_CREATE_MS, 77), "long there");
     // A permit without an incarnation belongs to a client that draws no ids.
     let unnumbered = messages::Permit { incarnation: 0, ..permit };

@@ -92,13 +92,13 @@ fn a_taken_name_is_reported_once_no_member_can_bring_the_file_back() {
     op.step(ok(1, 5, N));
     let fid = FileId::new(1, 2, 3);
     let actions = op.step(answer(2, 5, CallKind::Create, MemberAnswer::Exists { fid }));
-    let bury = CallKind::UndoCreate;
-    assert_eq!(sent(&actions), [(1, bury), (2, bury), (3, bury)]);
-    let buried = |disk| answer(disk, 5, CallKind::UndoCreate, MemberAnswer::Ok { role: N });
-    assert_eq!(outcome(&op.step(buried(1))), None);
-    assert_eq!(outcome(&op.step(buried(2))), None);
+    let undo = CallKind::UndoCreate;
+    assert_eq!(sent(&actions), [(1, undo), (2, undo), (3, undo)]);
+    let undone = |disk| answer(disk, 5, CallKind::UndoCreate, MemberAnswer::Ok { role: N });
+    assert_eq!(outcome(&op.step(undone(1))), None);
+    assert_eq!(outcome(&op.step(undone(2))), None);
     let exists = OperationOutcome::Refused(OperationRefusal::Exists { fid });
-    assert_eq!(outcome(&op.step(buried(3))), Some(exists));
+    assert_eq!(outcome(&op.step(undone(3))), Some(exists));
 }
 
 #[test]
@@ -120,10 +120,10 @@ fn too_few_members_leave_nothing_behind() {
     let degraded = OperationOutcome::Refused(OperationRefusal::Degraded { have: 1, need: 2 });
     let actions = op.step(answer(1, 5, CallKind::UndoCreate, MemberAnswer::Ok { role: N }));
     assert_eq!(outcome(&actions), Some(degraded));
-    let (mut nobody, actions) = ClientOp::create(view(5, &[F, F, F]));
+    let (mut op, actions) = ClientOp::create(view(5, &[F, F, F]));
     assert!(actions.is_empty());
     let none = OperationOutcome::Refused(OperationRefusal::Degraded { have: 0, need: 2 });
-    assert_eq!(outcome(&nobody.step(OperationEvent::Deadline)), Some(none));
+    assert_eq!(outcome(&op.step(OperationEvent::Deadline)), Some(none));
 }
 
 #[test]
@@ -145,9 +145,9 @@ fn a_late_answer_to_a_failed_create_is_undone_as_well() {
     assert_eq!(sent(&op.step(too_old)), [(1, CallKind::UndoCreate), (2, CallKind::UndoCreate)]);
     // The answer to the create arrives after that to the delete.
     assert!(op.step(ok(2, 5, N)).is_empty());
-    let buried = |disk| answer(disk, 5, CallKind::UndoCreate, MemberAnswer::Ok { role: N });
-    assert_eq!(outcome(&op.step(buried(1))), None);
-    assert_eq!(outcome(&op.step(buried(2))), Some(OperationOutcome::Refused(OperationRefusal::TooOld)));
+    let undone = |disk| answer(disk, 5, CallKind::UndoCreate, MemberAnswer::Ok { role: N });
+    assert_eq!(outcome(&op.step(undone(1))), None);
+    assert_eq!(outcome(&op.step(undone(2))), Some(OperationOutcome::Refused(OperationRefusal::TooOld)));
 }
 
 /// Symptom: each create that full disks refused left a delete and a journal row on each of them, until these
@@ -177,10 +177,10 @@ fn a_create_that_all_refuse_for_lack_of_space_leaves_no_row() {
         let actions = op.step(reason.clone());
         assert_eq!(sent(&actions), everywhere, "{reason:?}");
         let epoch = op.view().epoch.0;
-        let buried = |disk| answer(disk, epoch, CallKind::UndoCreate, MemberAnswer::Ok { role: N });
-        assert_eq!(outcome(&op.step(buried(1))), None);
-        assert_eq!(outcome(&op.step(buried(2))), None);
-        assert_eq!(outcome(&op.step(buried(3))), refused);
+        let undone = |disk| answer(disk, epoch, CallKind::UndoCreate, MemberAnswer::Ok { role: N });
+        assert_eq!(outcome(&op.step(undone(1))), None);
+        assert_eq!(outcome(&op.step(undone(2))), None);
+        assert_eq!(outcome(&op.step(undone(3))), refused);
     }
     // One member has it already: all get the delete at once.
     let (mut op, _) = ClientOp::create(view(5, &[N, N, N]));
@@ -223,15 +223,15 @@ fn a_failed_create_is_undone_on_members_that_may_have_copied_it() {
     let actions = op.step(OperationEvent::Deadline);
     assert_eq!(sent(&actions), [(2, CallKind::UndoCreate), (3, CallKind::UndoCreate)]);
     let actions = op.step(OperationEvent::View(view(6, &[R, N, N])));
-    let bury = CallKind::UndoCreate;
-    assert_eq!(sent(&actions), [(1, bury), (2, bury), (3, bury)]);
-    let buried = |disk, epoch, role| answer(disk, epoch, bury, MemberAnswer::Ok { role });
-    let actions = op.step(buried(2, 5, N));
-    assert_eq!(sent(&actions), [(2, bury)], "an answer of an older epoch");
-    op.step(buried(2, 6, N));
-    assert!(op.step(buried(3, 6, N)).is_empty());
+    let undo = CallKind::UndoCreate;
+    assert_eq!(sent(&actions), [(1, undo), (2, undo), (3, undo)]);
+    let undone = |disk, epoch, role| answer(disk, epoch, undo, MemberAnswer::Ok { role });
+    let actions = op.step(undone(2, 5, N));
+    assert_eq!(sent(&actions), [(2, undo)], "an answer of an older epoch");
+    op.step(undone(2, 6, N));
+    assert!(op.step(undone(3, 6, N)).is_empty());
     let degraded = OperationOutcome::Refused(OperationRefusal::Degraded { have: 1, need: 2 });
-    assert_eq!(outcome(&op.step(buried(1, 6, R))), Some(degraded));
+    assert_eq!(outcome(&op.step(undone(1, 6, R))), Some(degraded));
 }
 
 /// After a change of the view, as many members must delete the file as an operation needs. Otherwise a member
@@ -242,13 +242,13 @@ fn an_undo_over_a_change_of_the_view_needs_as_many_members_as_a_file() {
     op.step(ok(1, 5, N));
     op.step(OperationEvent::View(view(6, &[N, F, F])));
     assert_eq!(sent(&op.step(OperationEvent::Deadline)), [(1, CallKind::UndoCreate)]);
-    let buried = |disk, epoch| answer(disk, epoch, CallKind::UndoCreate, MemberAnswer::Ok { role: N });
-    assert!(op.step(buried(1, 6)).is_empty());
+    let undone = |disk, epoch| answer(disk, epoch, CallKind::UndoCreate, MemberAnswer::Ok { role: N });
+    assert!(op.step(undone(1, 6)).is_empty());
     let actions = op.step(OperationEvent::View(view(7, &[N, N, F])));
     assert_eq!(sent(&actions), [(1, CallKind::UndoCreate), (2, CallKind::UndoCreate)]);
-    op.step(buried(2, 7));
+    op.step(undone(2, 7));
     let degraded = OperationOutcome::Refused(OperationRefusal::Degraded { have: 0, need: 2 });
-    assert_eq!(outcome(&op.step(buried(1, 7))), Some(degraded));
+    assert_eq!(outcome(&op.step(undone(1, 7))), Some(degraded));
 }
 
 /// Symptom: a create was refused, and its slow first call was accepted later. Cause: one refusal counted for

@@ -26,7 +26,7 @@ pub(super) fn look(dir: &Path, findings: &mut DoctorFindings) {
         findings.bad("directory", format!("{} is not there", dir.display()));
         return;
     }
-    whose(dir, findings);
+    check_owner(dir, findings);
     match DirectoryLock::take(dir) {
         Ok(_) => findings.good("lock", "no process runs here"),
         Err(NodeError::InUse { .. }) => findings.good("lock", "a process runs here"),
@@ -39,7 +39,7 @@ pub(super) fn look(dir: &Path, findings: &mut DoctorFindings) {
     ring(findings);
 }
 
-fn whose(dir: &Path, findings: &mut DoctorFindings) {
+fn check_owner(dir: &Path, findings: &mut DoctorFindings) {
     match ServerHome::read(dir) {
         Ok(home) if home.has_joined() => {
             findings.good("directory", format!("{} of {}", dir.display(), home.name));
@@ -100,7 +100,7 @@ fn file_system(dir: &Path, findings: &mut DoctorFindings) {
             findings.doubtful(name, "an overlay, as in containers: mount a volume of the host there")
         }
         other => {
-            findings.doubtful(name, format!("of kind {other:#x}, which nobody has tried; ext4 and XFS are"))
+            findings.doubtful(name, format!("of kind {other:#x}, which is not tested; ext4 and XFS are"))
         }
     }
 }

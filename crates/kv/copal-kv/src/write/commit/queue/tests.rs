@@ -184,7 +184,7 @@ fn a_group_gathers_until_it_is_as_large_as_the_groups_in_flight() {
     };
     let submit = |tag: u8| join(write(tag));
     let place = |last_seq: u64, writes: usize| {
-        assert!(queue.line.with(|line| line.turn_taken), "nobody has the turn");
+        assert!(queue.line.with(|line| line.turn_taken), "no writer has the turn");
         let (mut turn, group) = queue.begin().unwrap();
         assert_eq!(group.len(), writes);
         turn.place(last_seq)
