@@ -32,7 +32,7 @@ impl<H> Default for RoundMarkers<H> {
 }
 
 impl<H: Ord> RoundMarkers<H> {
-    /// A host asks.
+    /// Records that a host has asked in this round.
     pub fn ask(&mut self, host: H) {
         self.asking.insert(host);
     }

@@ -81,10 +81,10 @@ pub enum AgentError {
         "agents need a repository of the layout fleet; this one is solo: make another with `copal init --layout fleet`"
     )]
     Solo,
-    /// Too little memory.
+    /// The memory limit is too low.
     #[error(transparent)]
     Memory(#[from] BudgetError),
-    /// The plan file.
+    /// The plan file is refused.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// Another agent has the name.
@@ -103,13 +103,13 @@ pub enum AgentError {
         /// Error of the system.
         error: io::Error,
     },
-    /// The address.
+    /// The address cannot be listened at.
     #[error("cannot listen at {0}; name a free address of this host with --listen")]
     Listen(io::Error),
     /// The system starts no thread.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
-    /// The repository.
+    /// Error of the repository.
     #[error(transparent)]
     Repository(#[from] Error),
 }

@@ -96,7 +96,7 @@ pub enum JobError {
     /// An agent refuses to take part.
     #[error("{0}")]
     Refused(String),
-    /// The repository.
+    /// Error of the repository.
     #[error(transparent)]
     Repository(#[from] copal_backup::Error),
     /// The system provides no random numbers.

@@ -4,7 +4,7 @@
 //! - Only a holder of the master key adds or removes keys.
 //! - At least one slot with the master key stays: one that opened this handle, or one that an admin made. A
 //!   slot that anybody may have written does not count.
-//! - A removed key opens the repository no more. Its former holder keeps the data that the key has decrypted.
+//! - A removed key no longer opens the repository. Its former holder keeps the data that the key has decrypted.
 //!
 //! Not here: encoding of slots and key files (`key_slot`, `role_key`), the effects of the first role key
 //! (`catalog::split`).

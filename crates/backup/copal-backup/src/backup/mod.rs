@@ -91,7 +91,7 @@ pub(crate) fn back_up(
         false => None,
     };
     let holder = beating.as_ref().map(|beating| beating.holder());
-    let counting = parts.locks().heart().counting(progress);
+    let counting = parts.locks().heartbeat_thread().counting(progress);
     let outcome = run(parts, request, others, holder, &counting, cancel);
     parts.note_change();
     outcome

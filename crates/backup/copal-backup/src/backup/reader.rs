@@ -244,7 +244,7 @@ impl<'a> DiskReader<'a> {
         Ok(data)
     }
 
-    /// If the base is damaged, more of the disk is read; the backup goes on.
+    /// If the base is damaged, more of the disk is read, and the backup continues.
     fn unless_damaged(&self, error: Error) -> Result<()> {
         if !error.is_corruption() {
             return Err(error);

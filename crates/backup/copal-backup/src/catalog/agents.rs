@@ -29,7 +29,7 @@ const MOST_TRIES: u32 = 16;
 pub struct ListedAgent {
     /// Its name.
     pub name: String,
-    /// The run of the agent that wrote the record; its heartbeats tell its address.
+    /// The run of the agent that wrote the record; its heartbeats carry its address.
     pub holder: HolderId,
     /// Names of the VMs of its plan, at most 1,024.
     pub vms: Vec<String>,

@@ -17,7 +17,7 @@ pub(crate) const FORMAT: Format =
 /// Checkpoints without a signature keep the older version, so their bytes do not change.
 const UNSIGNED: Format = Format { version: 2, ..FORMAT };
 
-/// Largest checkpoint: 200,000 VMs with names of full length. A log that would need more goes on without.
+/// Largest checkpoint: 200,000 VMs with names of full length. A log that would need more gets no checkpoint.
 pub(crate) const MAX_CHECKPOINT_BYTES: u64 = 64 << 20;
 
 /// Encodes the checkpoint file named `place`.

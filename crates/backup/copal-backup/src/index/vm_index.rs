@@ -76,7 +76,7 @@ impl VmIndex {
         self.apply_moved_lists(pack_store, vm)
     }
 
-    /// Leads the ids of moved chunks to the popular frames. Returns the list of dead frames that belongs to
+    /// Maps the ids of moved chunks to the popular frames. Returns the list of dead frames that belongs to
     /// them.
     /// # Errors
     /// As [`VmIndex::index`].

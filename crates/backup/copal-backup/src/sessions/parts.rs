@@ -229,7 +229,7 @@ impl RepositoryParts {
         self.vm_index.index_live_and_dead(&self.pack_store, vm).map(drop)
     }
 
-    /// Leads moved chunks of a VM of a fleet to their popular frames, in an index that knows its packs.
+    /// Maps moved chunks of a VM of a fleet to their popular frames, in an index that knows its packs.
     /// # Errors
     /// As [`RepositoryParts::index_vm`].
     pub(crate) fn apply_moved_lists(&self, vm: Uuid) -> Result<()> {

@@ -67,7 +67,7 @@ impl RepositoryLocks {
     }
 
     /// The heartbeat of this process.
-    pub(crate) fn heart(&self) -> &Arc<HeartbeatThread> {
+    pub(crate) fn heartbeat_thread(&self) -> &Arc<HeartbeatThread> {
         &self.heart
     }
 

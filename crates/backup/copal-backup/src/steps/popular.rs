@@ -99,7 +99,8 @@ pub(crate) enum SweepStep {
     Remove,
 }
 
-/// `open`: sessions that were open in logs that were read before `state`.
+/// Decides about a pack that a sweep found. `open`: sessions that were open in logs that were read before
+/// `state`.
 pub(crate) fn leftover(
     state: &PopularState,
     open: &HashSet<SessionId>,

@@ -23,7 +23,7 @@ pub(crate) enum PruneStart {
     Go,
 }
 
-/// `is_alone`: this process is the only writer.
+/// The first step of a prune of the VM. `is_alone`: this process is the only writer.
 pub(crate) fn beginning(state: &VmState, is_alone: bool) -> PruneStart {
     match state.open.is_empty() {
         false if is_alone => PruneStart::FenceFirst,
@@ -33,7 +33,7 @@ pub(crate) fn beginning(state: &VmState, is_alone: bool) -> PruneStart {
     }
 }
 
-/// How a prune goes on after an append that was reported as lost.
+/// How a prune continues after an append that was reported as lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LostAppend {
     /// Its record is in the log, and no later record matters.
@@ -44,7 +44,7 @@ pub(crate) enum LostAppend {
     GiveWay,
 }
 
-/// `since`: the records from the attempted number on; empty: they were removed already.
+/// Decides about a lost append of `record`. `since`: the records from the attempted number on; empty: they were removed already.
 pub(crate) fn lost(record: &Record, since: &[LogEntry]) -> LostAppend {
     // An equal record of another process removes the same.
     let (others, unless) = match since {

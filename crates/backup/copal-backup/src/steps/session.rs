@@ -23,7 +23,8 @@ pub(crate) enum OpenStep {
     Append,
 }
 
-/// `is_alone`: this process is the only writer, so holders of other sessions are dead.
+/// The next step to open `session`. `is_alone`: this process is the only writer, so holders of other sessions
+/// are dead.
 pub(crate) fn opening(state: &VmState, session: &SessionId, is_alone: bool) -> OpenStep {
     if state.open.contains(session) {
         return OpenStep::Opened;

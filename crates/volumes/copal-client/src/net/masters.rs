@@ -1,6 +1,6 @@
 //! Calls to the leader among the masters.
 //!
-//! The last known leader is called first. If it is silent or leads no more, all masters are asked at once whether
+//! The last known leader is called first. If it is silent or no longer leads, all masters are asked at once whether
 //! they lead. So a master that is paused or cut off costs one timeout and no more.
 //!
 //! Paper: beanfs §4.2 (stand-by masters; here clients know all addresses, so no address is taken over)

@@ -24,7 +24,7 @@ use std::{
 
 /// Creates at one replica before the others.
 /// # Errors
-/// `Exists`: another create was first there; nothing was sent to the other replicas.
+/// `Exists`: another create reached that replica first; nothing was sent to the other replicas.
 pub(crate) async fn create_first(
     operations: &OperationRunner,
     create: &FileOperation,

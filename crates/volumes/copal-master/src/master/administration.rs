@@ -140,7 +140,7 @@ impl Master {
         moves::apply_plan(&mut self.state.lock(), orders, dry_run, now_ms)
     }
 
-    /// Begins no more moves, neither of plans nor of the master itself, until a plan is carried out again.
+    /// Pauses all moves, those of plans and those of the master itself, until a plan is carried out again.
     /// Moves that have begun continue.
     /// # Errors
     /// `Meta`.

@@ -169,7 +169,7 @@ impl Master {
         volumes::rename(&mut *self.state.lock().tables, from, to)
     }
 
-    /// Begins the removal of a volume without volumes below it: its name resolves no more. `path` is the place
+    /// Begins the removal of a volume without volumes below it: its name no longer resolves. `path` is the place
     /// where the caller has found it. If the volume has moved since, all volumes are searched. Returns its
     /// place.
     /// # Errors

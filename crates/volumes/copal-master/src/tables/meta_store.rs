@@ -82,7 +82,7 @@ pub struct GroupRow {
 /// Order of an administrator for a group that has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskRow {
-    /// Its copy runs before others of its age.
+    /// Its copy runs before others that became due in the same minute.
     Boost {
         /// The group.
         group: GroupId,

@@ -44,8 +44,8 @@ impl CallListener {
     }
 
     /// A listener at `address` of a simulated network.
-    pub fn from_source(gate: Box<dyn SimulatedSource>, address: SocketAddr) -> CallListener {
-        CallListener::at(ConnectionSource::Simulated(gate, address))
+    pub fn from_source(source: Box<dyn SimulatedSource>, address: SocketAddr) -> CallListener {
+        CallListener::at(ConnectionSource::Simulated(source, address))
     }
 
     fn at(source: ConnectionSource) -> CallListener {
@@ -110,7 +110,7 @@ impl ConnectionSource {
                 let (socket, address) = socket.accept().await?;
                 Ok(PendingConnection::Socket(socket, address, tls.clone()))
             }
-            ConnectionSource::Simulated(gate, _) => gate.next().await.map(PendingConnection::Simulated),
+            ConnectionSource::Simulated(source, _) => source.next().await.map(PendingConnection::Simulated),
         }
     }
 }

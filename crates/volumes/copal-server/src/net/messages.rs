@@ -21,7 +21,7 @@ pub fn encoded(message: &impl Message) -> Bytes {
 
 /// Runs blocking work on a thread of its own; skips it if the deadline has passed when its turn comes.
 /// # Errors
-/// Those of the work; `Expired`; `Internal`: the work panicked, and the process goes on.
+/// Those of the work; `Expired`; `Internal`: the work panicked, and the process continues.
 pub async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Status> + Send + 'static,
 ) -> Result<T, Status> {

@@ -252,7 +252,7 @@ impl Repository {
         self.keys().list_keys()
     }
 
-    /// Removes the key with that id, or with the only id of that prefix. It opens the repository no more, and
+    /// Removes the key with that id, or with the only id of that prefix. It no longer opens the repository, and
     /// later records of its host about popular packs are ignored. Also ends the hosts of keys that were
     /// removed before without ending their host.
     /// # Errors

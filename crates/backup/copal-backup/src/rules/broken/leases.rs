@@ -33,9 +33,9 @@ fn open_as(repository: &Repository, vm: Uuid, record: &Record) {
 /// Whether a holder that lives for an hour keeps its session, and a dead one loses it ten minutes later.
 fn holds() -> bool {
     let (first, second, vm) = fleet();
-    let heart = first.parts().locks().heart();
+    let heartbeats = first.parts().locks().heartbeat_thread();
     let every = Duration::from_micros(200);
-    let beating = heart.begin_every(every, first.parts().catalog(), &Holder::default()).unwrap();
+    let beating = heartbeats.begin_every(every, first.parts().catalog(), &Holder::default()).unwrap();
     let (base, holder) = (None, beating.holder());
     let session = SESSION;
     open_as(&first, vm, &Record::OpenHeld { session, base, holder });

@@ -12,7 +12,7 @@ use crate::keys::random;
 use crate::request::error::Result;
 use crate::request::open_session::{Holder, HolderId};
 use crate::request::progress::{Progress, Stage};
-use crate::sessions::lease::process::{self, LifeSign};
+use crate::sessions::lease::process::{self, HolderLock};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,7 +44,7 @@ struct HeartbeatState {
     /// The name and address that the thread writes.
     started_as: Option<Holder>,
     /// Shows other processes of this host that this one lives.
-    life_sign: Option<LifeSign>,
+    holder_lock: Option<HolderLock>,
 }
 
 /// Tells the thread to end.
@@ -106,8 +106,8 @@ impl HeartbeatThread {
             Some(id) => id,
             None => *state.holder.insert(HolderId(random()?)),
         };
-        if state.life_sign.is_none() {
-            state.life_sign = process::show(id);
+        if state.holder_lock.is_none() {
+            state.holder_lock = process::lock(id);
         }
         if state.thread.is_none() {
             let mut writer = HeartbeatWriter::new(catalog.files(), id);
@@ -115,10 +115,10 @@ impl HeartbeatThread {
                 HeartbeatContent { name: holder.name.clone(), address: holder.address.clone(), progress: 0 };
             self.beat(&mut writer, &words)?;
             let stop = Arc::<StopSignal>::default();
-            let (heart, told) = (Arc::clone(self), Arc::clone(&stop));
+            let (heartbeats, signal) = (Arc::clone(self), Arc::clone(&stop));
             let thread = std::thread::Builder::new()
                 .name("heartbeat".into())
-                .spawn(move || heart.beat_until(&told, every, writer, &words))
+                .spawn(move || heartbeats.beat_until(&signal, every, writer, &words))
                 .map_err(|error| crate::Error::Invalid {
                     reason: format!("the operating system starts no thread for heartbeats: {error}"),
                 })?;
@@ -126,7 +126,7 @@ impl HeartbeatThread {
             state.started_as = Some(holder.clone());
         }
         state.users += 1;
-        Ok(HeartbeatGuard { heart: Arc::clone(self), holder: id })
+        Ok(HeartbeatGuard { heartbeats: Arc::clone(self), holder: id })
     }
 
     fn beat_until(
@@ -159,14 +159,14 @@ impl HeartbeatThread {
 
     /// Forwards progress and counts it.
     pub(crate) fn counting<'a>(&'a self, inner: &'a dyn Progress) -> CountedProgress<'a> {
-        CountedProgress { heart: self, inner }
+        CountedProgress { heartbeats: self, inner }
     }
 }
 
 /// Guard: heartbeats are written until it is dropped.
 #[must_use = "heartbeats end when it is dropped"]
 pub struct HeartbeatGuard {
-    heart: Arc<HeartbeatThread>,
+    heartbeats: Arc<HeartbeatThread>,
     holder: HolderId,
 }
 
@@ -180,7 +180,7 @@ impl HeartbeatGuard {
 impl Drop for HeartbeatGuard {
     fn drop(&mut self) {
         let ending = {
-            let mut state = self.heart.state.lock();
+            let mut state = self.heartbeats.state.lock();
             state.users -= 1;
             match state.users {
                 0 => state.thread.take(),
@@ -198,7 +198,7 @@ impl Drop for HeartbeatGuard {
 
 /// A [`Progress`] that also counts for the heartbeat.
 pub(crate) struct CountedProgress<'a> {
-    heart: &'a HeartbeatThread,
+    heartbeats: &'a HeartbeatThread,
     inner: &'a dyn Progress,
 }
 
@@ -207,7 +207,7 @@ impl Progress for CountedProgress<'_> {
         self.inner.stage(stage, what, total);
     }
     fn advance(&self, delta: u64) {
-        self.heart.progress.fetch_add(delta, Ordering::Relaxed);
+        self.heartbeats.progress.fetch_add(delta, Ordering::Relaxed);
         self.inner.advance(delta);
     }
     fn stored(&self, delta_bytes: u64) {
@@ -229,15 +229,15 @@ mod tests {
     fn heartbeats_are_written_while_needed_and_all_are_deleted_at_the_end() {
         let repository = init_as(&MemoryStore::new(), FLEET);
         let catalog = repository.parts().catalog();
-        let heart = Arc::new(HeartbeatThread::default());
+        let thread = Arc::new(HeartbeatThread::default());
         let holder = |name: &str| Holder { name: name.into(), address: "10.0.0.1:7".into() };
         let every = Duration::from_micros(200);
-        let first = heart.begin_every(every, catalog, &holder("first")).unwrap();
+        let first = thread.begin_every(every, catalog, &holder("first")).unwrap();
         let heartbeats = list_heartbeats(catalog.files()).unwrap();
         assert!(!heartbeats.is_empty(), "there is a beat before anything else happens");
-        let second = heart.begin_every(every, catalog, &holder("second")).unwrap();
+        let second = thread.begin_every(every, catalog, &holder("second")).unwrap();
         assert_eq!(first.holder(), second.holder());
-        heart.counting(&crate::Silent).advance(5);
+        thread.counting(&crate::Silent).advance(5);
         drop(first);
         // Old ones are deleted, and the newest stays.
         let mut newest = 0;
@@ -256,7 +256,7 @@ mod tests {
         drop(second);
         assert!(list_heartbeats(catalog.files()).unwrap().is_empty());
         // Numbers continue: a new heartbeat cannot be taken for an old one.
-        let third = heart.begin_every(every, catalog, &holder("third")).unwrap();
+        let third = thread.begin_every(every, catalog, &holder("third")).unwrap();
         assert!(list_heartbeats(catalog.files()).unwrap()[0].number > newest);
         drop(third);
     }

@@ -43,7 +43,7 @@ pub(crate) fn beat(parts: &RepositoryParts, holder: &Holder) -> Result<Heartbeat
             });
         }
     }
-    let shared = parts.locks().heart();
+    let shared = parts.locks().heartbeat_thread();
     // Several agents in one process appear as several holders.
     let beating = match shared.begin_as(parts.catalog(), holder)? {
         Some(beating) => beating,
@@ -57,7 +57,7 @@ pub(crate) fn beat(parts: &RepositoryParts, holder: &Holder) -> Result<Heartbeat
 
 /// Heartbeats for a session, shared with any holder of this process.
 pub(crate) fn start_session_heartbeats(parts: &RepositoryParts, holder: &Holder) -> Result<HeartbeatGuard> {
-    parts.locks().heart().begin(parts.catalog(), holder)
+    parts.locks().heartbeat_thread().begin(parts.catalog(), holder)
 }
 
 /// Carries out `Repository::holders`.

@@ -19,13 +19,13 @@ use std::time::Duration;
 /// Age after which the file of a dead process is removed; others have ended its sessions by then.
 const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Shows that this process lives, until it is dropped or the process ends.
-pub(crate) struct LifeSign {
+/// The locked file of a live holder. The lock ends when this is dropped or the process ends.
+pub(crate) struct HolderLock {
     path: PathBuf,
     _file: File,
 }
 
-impl Drop for LifeSign {
+impl Drop for HolderLock {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
     }
@@ -33,7 +33,7 @@ impl Drop for LifeSign {
 
 /// Creates and locks the file of this holder; `None`: no directory is usable, and others must wait for the
 /// lease.
-pub(crate) fn show(holder: HolderId) -> Option<LifeSign> {
+pub(crate) fn lock(holder: HolderId) -> Option<HolderLock> {
     let directory = directory()?;
     clear(&directory);
     let path = directory.join(holder.to_string());
@@ -46,7 +46,7 @@ pub(crate) fn show(holder: HolderId) -> Option<LifeSign> {
     });
     let made =
         made.inspect_err(|error| tracing::debug!(%error, path = %path.display(), "the lock file of this process could not be created"));
-    made.ok().map(|file| LifeSign { path, _file: file })
+    made.ok().map(|file| HolderLock { path, _file: file })
 }
 
 /// Whether the process of this holder was on this host and has died.
@@ -116,14 +116,14 @@ mod tests {
     fn a_holder_has_died_when_its_lock_can_be_taken() {
         let holder = HolderId(random().unwrap());
         assert!(!has_died(holder), "nothing is known of it");
-        let sign = show(holder).expect("there is a directory");
+        let held = lock(holder).expect("there is a directory");
         assert!(!has_died(holder));
         // Like the kernel at the end of a process: the file stays, unlocked.
-        let LifeSign { path, .. } = &sign;
+        let HolderLock { path, .. } = &held;
         let path = path.clone();
-        flock(&sign._file, FlockOperation::Unlock).unwrap();
+        flock(&held._file, FlockOperation::Unlock).unwrap();
         assert!(has_died(holder) && has_died(holder), "for each of its sessions");
-        drop(sign);
+        drop(held);
         assert!(!path.exists() && !has_died(holder));
     }
 }

@@ -29,7 +29,7 @@ use tokio_util::codec::Framed;
 
 mod certificates;
 
-/// Echoes its request or the time left, or waits until it is let go on.
+/// Echoes its request or the time left, or waits for a signal to continue.
 #[derive(Default)]
 struct Echo {
     begun: AtomicUsize,
