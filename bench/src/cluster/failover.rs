@@ -158,14 +158,14 @@ impl Drop for House {
 
 /// Results of clients with a map.
 #[derive(Default)]
-struct Told {
+struct ClientResults {
     is_over: AtomicBool,
     operations: AtomicU64,
     failed: Mutex<Vec<String>>,
     longest_us: AtomicU64,
 }
 
-impl Told {
+impl ClientResults {
     fn note(&self, began: Instant, ended: Result<(), VolumeError>) {
         self.operations.fetch_add(1, Ordering::Relaxed);
         self.longest_us.fetch_max(began.elapsed().as_micros() as u64, Ordering::Relaxed);
@@ -177,23 +177,23 @@ impl Told {
 }
 
 /// Creates, reads and deletes files one after the other until the end of the run.
-fn work(store: &ClusterStore, vid: VolumeId, client: usize, told: &Told) {
+fn work(store: &ClusterStore, vid: VolumeId, client: usize, results: &ClientResults) {
     let body = Bytes::from(vec![7; 4096]);
     for number in 0_u64.. {
-        if told.is_over.load(Ordering::Relaxed) {
+        if results.is_over.load(Ordering::Relaxed) {
             return;
         }
         let name = format!("f{client}-{number}");
         let began = Instant::now();
         let made = store.put(vid, name.as_bytes(), body.clone(), &PutOptions::default());
         let fid = made.as_ref().ok().map(|info| info.fid);
-        told.note(began, made.map(drop));
+        results.note(began, made.map(drop));
         let began = Instant::now();
         let read = store.get(vid, name.as_bytes(), 0..u64::MAX, &ReadOptions::default());
-        told.note(began, read.map(drop));
+        results.note(began, read.map(drop));
         if let Some(fid) = fid {
             let began = Instant::now();
-            told.note(began, store.delete(vid, name.as_bytes(), fid));
+            results.note(began, store.delete(vid, name.as_bytes(), fid));
         }
     }
 }
@@ -208,7 +208,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     fs::create_dir(&place)?;
     let database = MariaDb::start(&place, 64).map_err(anyhow::Error::msg)?;
     let mut house = House::start(&binary, &directory.path().join("cluster"), &database)?;
-    let told = Told::default();
+    let results = ClientResults::default();
     let asker = house.client()?.with_deadline(TRY);
     let mut workers = Vec::new();
     for number in 0..options.clients {
@@ -218,15 +218,15 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     }
     let missed = thread::scope(|scope| {
         for (number, (store, vid)) in workers.iter().enumerate() {
-            let told = &told;
-            scope.spawn(move || work(store, *vid, number, told));
+            let results = &results;
+            scope.spawn(move || work(store, *vid, number, results));
         }
         let missed = (0..options.kills).map(|number| kill(&mut house, &asker, number)).collect();
-        told.is_over.store(true, Ordering::Relaxed);
+        results.is_over.store(true, Ordering::Relaxed);
         missed
     });
     let missed: Vec<f64> = Result::from_iter::<Vec<Result<f64>>>(missed)?;
-    let failed = told.failed.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let failed = results.failed.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
     for error in failed.iter().take(5) {
         eprintln!("a client got an error: {error}");
     }
@@ -236,11 +236,11 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     report.at_most("without a leader, by new volumes: longest", longest, "s", LIMIT);
     report.fact(
         "operations of clients with a map meanwhile",
-        told.operations.load(Ordering::Relaxed) as f64,
+        results.operations.load(Ordering::Relaxed) as f64,
         "",
     );
     report.exactly("those that failed", failed.len() as f64, "", 0.0);
-    let longest = told.longest_us.load(Ordering::Relaxed) as f64 / 1e3;
+    let longest = results.longest_us.load(Ordering::Relaxed) as f64 / 1e3;
     report.fact("the longest of them", longest, "ms");
     report.finish(root, "beanfs-failover")
 }

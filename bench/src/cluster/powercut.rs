@@ -31,7 +31,7 @@ pub(crate) struct Options {
 
 /// Sums of the simulators' output.
 #[derive(Default)]
-struct Told {
+struct SimulatorSums {
     seeds: u64,
     failed: Vec<u64>,
     counts: BTreeMap<String, u64>,
@@ -45,11 +45,11 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         .status()?;
     ensure!(built.success(), "building the simulator failed");
     let began = Instant::now();
-    let told = simulate(root, options)?;
+    let sums = simulate(root, options)?;
     let sum = |what: &str| {
-        told.counts.iter().filter(|(of, _)| of.contains(what)).map(|(_, count)| count).sum::<u64>() as f64
+        sums.counts.iter().filter(|(of, _)| of.contains(what)).map(|(_, count)| count).sum::<u64>() as f64
     };
-    report.fact("seeds, each a cluster", told.seeds as f64, "");
+    report.fact("seeds, each a cluster", sums.seeds as f64, "");
     report.fact("power cuts", sum("power cut"), "");
     report.fact("of all servers at once", sum("power cut of all"), "");
     report.fact("in the middle of a write", sum("power cut in the middle"), "");
@@ -57,12 +57,12 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     report.fact("creates that were acknowledged", sum("creates that were acknowledged"), "");
     report.fact("deletes that were acknowledged", sum("deletes that were acknowledged"), "");
     report.fact("took", began.elapsed().as_secs_f64(), "s");
-    if !told.failed.is_empty() {
-        eprintln!("seeds that failed: {:?}", told.failed);
+    if !sums.failed.is_empty() {
+        eprintln!("seeds that failed: {:?}", sums.failed);
     }
     report.exactly(
         "seeds that lost what was acknowledged, or broke another promise",
-        told.failed.len() as f64,
+        sums.failed.len() as f64,
         "",
         0.0,
     );
@@ -70,9 +70,9 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
 }
 
 /// Runs all seeds; after a failed one, a new simulator runs those behind it.
-fn simulate(root: &Path, options: &Options) -> Result<Told> {
+fn simulate(root: &Path, options: &Options) -> Result<SimulatorSums> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
-    let mut told = Told::default();
+    let mut sums = SimulatorSums::default();
     let (mut seed, end) = (options.seed, options.seed + options.seeds);
     while seed < end {
         let ran = Command::new(target.join("release/copal-sim"))
@@ -88,23 +88,23 @@ fn simulate(root: &Path, options: &Options) -> Result<Told> {
         for line in String::from_utf8_lossy(&ran.stdout).lines() {
             if let Some(number) = line.strip_prefix("seed ").and_then(|rest| rest.split(':').next()) {
                 let number = number.parse::<u64>().context("a seed")?;
-                told.seeds += 1;
+                sums.seeds += 1;
                 // Several seeds run in parallel and end in any order.
                 seed = seed.max(number + 1);
                 is_violated = Some(number);
             } else if let Some((count, what)) = line.trim_start().split_once(' ')
                 && let Ok(count) = count.parse::<u64>()
             {
-                *told.counts.entry(what.to_owned()).or_default() += count;
+                *sums.counts.entry(what.to_owned()).or_default() += count;
             } else if line.starts_with("  ")
                 && let Some(number) = is_violated.take()
             {
                 eprintln!("seed {number}: {line}");
-                told.failed.push(number);
+                sums.failed.push(number);
             }
         }
         ensure!(seed > begun, "the simulator ran no seed: {stderr}");
-        ensure!(ran.status.success() || !told.failed.is_empty(), "the simulator failed: {stderr}");
+        ensure!(ran.status.success() || !sums.failed.is_empty(), "the simulator failed: {stderr}");
     }
-    Ok(told)
+    Ok(sums)
 }

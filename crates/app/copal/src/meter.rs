@@ -290,11 +290,11 @@ mod tests {
             ended: false,
             told_interrupted: false,
         };
-        let told = |done| line(Stage::Read, &state, done, 50, 2.0);
+        let shown = |done| line(Stage::Read, &state, done, 50, 2.0);
         assert_eq!(
-            told(100),
+            shown(100),
             "read web: 100 B of 200 B (50 %), 50 B/s, 2.00 s left, stored 50 B (50 % saved)"
         );
-        assert_eq!(told(206), "read web: 206 B of 200 B (100 %), 103 B/s, stored 50 B (76 % saved)");
+        assert_eq!(shown(206), "read web: 206 B of 200 B (100 %), 103 B/s, stored 50 B (76 % saved)");
     }
 }

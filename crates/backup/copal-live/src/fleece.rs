@@ -407,13 +407,14 @@ mod tests {
             if !has_tool {
                 continue;
             }
-            let told = |words: &[&str]| {
-                let told = Command::new("qemu-img").args(words).arg(&path).output().unwrap();
-                assert!(told.status.success(), "{size_bytes}: {told:?}");
-                String::from_utf8(told.stdout).unwrap()
+            let qemu_img = |words: &[&str]| {
+                let output = Command::new("qemu-img").args(words).arg(&path).output().unwrap();
+                assert!(output.status.success(), "{size_bytes}: {output:?}");
+                String::from_utf8(output.stdout).unwrap()
             };
-            assert!(told(&["check"]).contains("No errors were found"), "{size_bytes}");
-            let info: serde_json::Value = serde_json::from_str(&told(&["info", "--output", "json"])).unwrap();
+            assert!(qemu_img(&["check"]).contains("No errors were found"), "{size_bytes}");
+            let info: serde_json::Value =
+                serde_json::from_str(&qemu_img(&["info", "--output", "json"])).unwrap();
             assert_eq!((&info["virtual-size"], &info["cluster-size"]), (&size_bytes.into(), &65536.into()));
             assert_eq!(info["format"], "qcow2");
         }

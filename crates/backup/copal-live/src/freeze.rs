@@ -44,14 +44,14 @@ impl FrozenGuest {
         if let Err(error) = &guardian {
             tracing::warn!(%error, "no guardian process for the frozen guest");
         }
-        let (done, told) = sync_channel::<()>(1);
+        let (done, ended) = sync_channel::<()>(1);
         let (frozen, begun) = sync_channel(1);
         // The thread starts before the guest is frozen.
         let thread = std::thread::Builder::new().name("thaw".into()).spawn(move || {
             let outcome = agent.freeze();
             let is_frozen = outcome.is_ok();
             let _ = frozen.send(outcome);
-            let is_late = is_frozen && told.recv_timeout(MAX_FREEZE) == Err(RecvTimeoutError::Timeout);
+            let is_late = is_frozen && ended.recv_timeout(MAX_FREEZE) == Err(RecvTimeoutError::Timeout);
             // A freeze that failed may have been carried out anyway.
             let thawed = thaw(&mut agent);
             drop(guardian);

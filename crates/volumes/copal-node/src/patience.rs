@@ -55,15 +55,15 @@ impl Patience {
         mut attempt: impl FnMut() -> Result<T, E>,
     ) -> Result<T, E> {
         let began = Instant::now();
-        let mut told = false;
+        let mut reported = false;
         loop {
             let outcome = attempt();
             let waits = outcome.as_ref().is_err_and(&is_held);
             if !waits || (self.is_cancelled)() || began.elapsed() >= self.limit {
                 return outcome;
             }
-            if !told {
-                told = true;
+            if !reported {
+                reported = true;
                 (self.tell)(path, &[]);
             }
             std::thread::park_timeout(STEP);
@@ -79,7 +79,7 @@ impl Patience {
         open: impl Fn() -> Result<T, StoreOpenError>,
     ) -> Result<T, StoreOpenError> {
         let began = Instant::now();
-        let mut told = false;
+        let mut reported = false;
         loop {
             let outcome = open();
             let is_locked = matches!(outcome, Err(StoreOpenError::Open(DeviceOpenError::Locked { .. })));
@@ -90,8 +90,8 @@ impl Patience {
                 std::thread::park_timeout(FIRST_STEP);
                 continue;
             }
-            if !told {
-                told = true;
+            if !reported {
+                reported = true;
                 (self.tell)(path, &holders(path));
             }
             std::thread::park_timeout(STEP);

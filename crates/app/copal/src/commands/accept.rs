@@ -21,8 +21,8 @@ pub(super) fn run(context: &CommandContext<'_>, accept: &AcceptArgs) -> Outcome<
         Ok(doubtful)
     });
     let accepted = close(opened, accepted)?;
-    let told = accepted.iter().map(|snapshot| json!({ "id": snapshot.id, "doubts": snapshot.doubts }));
-    let fields = json!({ "command": "accept", "accepted": told.collect::<Vec<_>>() });
+    let listed = accepted.iter().map(|snapshot| json!({ "id": snapshot.id, "doubts": snapshot.doubts }));
+    let fields = json!({ "command": "accept", "accepted": listed.collect::<Vec<_>>() });
     context.output.summary(fields, || {
         let mut text = format!("{} accepted\n", human::count(accepted.len() as u64, "snapshot"));
         for snapshot in &accepted {

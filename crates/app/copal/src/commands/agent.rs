@@ -228,7 +228,7 @@ pub(super) fn of_agent(error: AgentError) -> Failure {
 
 /// `copal agent ls`.
 pub(super) fn list(context: &CommandContext<'_>) -> Outcome<()> {
-    let (mut heard, listed) = match local::ask(context, &local::AgentQuestion::Agents)? {
+    let (mut live, listed) = match local::ask(context, &local::AgentQuestion::Agents)? {
         Some(local::AgentAnswer::Agents(agents)) => (agents, Vec::new()),
         _ => {
             let opened = context.open(Access::Read)?;
@@ -237,24 +237,25 @@ pub(super) fn list(context: &CommandContext<'_>) -> Outcome<()> {
             let (mut holders, listed) = close(opened, found.map_err(Failure::from))?;
             // A holder without an address is a single backup, which `sessions ls` shows.
             holders.retain(|holder| !holder.address.is_empty());
-            let told = holders.into_iter().map(|holder| (holder.name, holder.address, holder.beat_age_ms));
-            (told.collect(), listed)
+            let addresses =
+                holders.into_iter().map(|holder| (holder.name, holder.address, holder.beat_age_ms));
+            (addresses.collect(), listed)
         }
     };
-    heard.sort_by(|a, b| (&a.0, a.2).cmp(&(&b.0, b.2)));
-    let silent = listed.into_iter().filter(|agent| heard.iter().all(|(name, ..)| *name != agent.name));
+    live.sort_by(|a, b| (&a.0, a.2).cmp(&(&b.0, b.2)));
+    let silent = listed.into_iter().filter(|agent| live.iter().all(|(name, ..)| *name != agent.name));
     let silent: Vec<_> = silent.collect();
-    let told = heard.iter().map(|(name, address, age_ms)| {
+    let live_fields = live.iter().map(|(name, address, age_ms)| {
         json!({ "name": name, "address": address, "beat_age_seconds": *age_ms as f64 / 1e3 })
     });
-    let told_silent = silent.iter().map(|agent| json!({ "name": agent.name, "vms": agent.vms }));
+    let silent_fields = silent.iter().map(|agent| json!({ "name": agent.name, "vms": agent.vms }));
     let fields = json!({
         "command": "agent ls",
-        "agents": told.collect::<Vec<_>>(),
-        "silent": told_silent.collect::<Vec<_>>(),
+        "agents": live_fields.collect::<Vec<_>>(),
+        "silent": silent_fields.collect::<Vec<_>>(),
     });
     context.output.answer(fields, || {
-        let mut rows: Vec<Vec<String>> = heard
+        let mut rows: Vec<Vec<String>> = live
             .iter()
             .map(|(name, address, age_ms)| vec![name.clone(), address.clone(), human::age(age_ms / 1000)])
             .collect();

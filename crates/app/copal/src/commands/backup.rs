@@ -88,8 +88,8 @@ pub(super) fn run(context: &CommandContext<'_>, backup: &BackupArgs) -> Outcome<
         Some(point) => live::end(point, outcome),
         None => outcome.map(|summary| (summary, Vec::new())).map_err(Failure::from),
     };
-    let (mut summary, told) = close(opened, outcome)?;
-    summary.warnings.extend(told);
+    let (mut summary, warnings) = close(opened, outcome)?;
+    summary.warnings.extend(warnings);
     report(context, &summary, is_frozen);
     Ok(())
 }

@@ -30,7 +30,7 @@ fn list(context: &CommandContext<'_>, words: &BitmapLs) -> Outcome<()> {
         None => None,
     };
     let snapshot = |found: &NodeBitmap| named.as_ref().map(|named| named.get(&found.bitmap.name));
-    let told = found.iter().map(|found| {
+    let bitmaps = found.iter().map(|found| {
         let bitmap = &found.bitmap;
         json!({
             "node": found.node, "name": bitmap.name, "granularity": bitmap.granularity, "dirty_bytes": bitmap.dirty_bytes,
@@ -39,7 +39,7 @@ fn list(context: &CommandContext<'_>, words: &BitmapLs) -> Outcome<()> {
         })
     });
     let fields = json!({
-        "command": "bitmap ls", "bitmaps": told.collect::<Vec<_>>(), "warnings": listing.warnings,
+        "command": "bitmap ls", "bitmaps": bitmaps.collect::<Vec<_>>(), "warnings": listing.warnings,
     });
     context.output.answer(fields, || {
         let rows: Vec<Vec<String>> = found

@@ -172,15 +172,15 @@ fn options_of(words: &JobOptions) -> coordinator::JobOptions {
 /// Prints the progress of a job, once for each step.
 #[derive(Default)]
 struct JobReporter {
-    told: String,
+    printed: String,
 }
 
 impl JobReporter {
     fn print(&mut self, context: &CommandContext<'_>, report: &JobReport) {
         let now = progress(report);
-        if now != self.told {
+        if now != self.printed {
             context.output.notice(&now);
-            self.told = now;
+            self.printed = now;
         }
     }
 }

@@ -115,7 +115,7 @@ pub(super) fn ls(context: &CommandContext<'_>, ls: &LsArgs) -> Outcome<()> {
         .and_then(|snapshot| Ok((repository.ls(snapshot.id)?, snapshot)))
         .map_err(Failure::from);
     let (disks, snapshot) = close(opened, found)?;
-    let told = disks.iter().map(|listing| {
+    let fields_of_disks = disks.iter().map(|listing| {
         json!({
             "name": listing.disk.name,
             "size_bytes": listing.disk.size_bytes,
@@ -127,8 +127,9 @@ pub(super) fn ls(context: &CommandContext<'_>, ls: &LsArgs) -> Outcome<()> {
             "segments": listing.segments,
         })
     });
-    let told: Vec<_> = told.collect();
-    let fields = json!({ "command": "ls", "snapshot": SnapshotFields::from(&snapshot), "disks": told });
+    let fields_of_disks: Vec<_> = fields_of_disks.collect();
+    let fields =
+        json!({ "command": "ls", "snapshot": SnapshotFields::from(&snapshot), "disks": fields_of_disks });
     context.output.answer(fields, || {
         let rows: Vec<Vec<String>> = disks
             .iter()

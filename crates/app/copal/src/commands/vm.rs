@@ -85,13 +85,13 @@ pub(super) fn sessions(context: &CommandContext<'_>) -> Outcome<()> {
         true => "no backup is under way\n".to_owned(),
         false => {
             let row = |open: &SessionFields<'_>| {
-                let (holder, heard) = match open.holder {
+                let (holder, last_heartbeat) = match open.holder {
                     Some(info) => {
                         (human::visible(&info.name).into_owned(), human::age(info.beat_age_ms / 1000))
                     }
                     None => ("-".to_owned(), "-".to_owned()),
                 };
-                vec![open.vm.to_owned(), open.session.clone(), holder, heard]
+                vec![open.vm.to_owned(), open.session.clone(), holder, last_heartbeat]
             };
             let rows: Vec<Vec<String>> = open.iter().map(row).collect();
             human::table(&["VM", "Session", "Held by", "Last heartbeat"], &rows)

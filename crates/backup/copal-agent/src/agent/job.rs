@@ -429,8 +429,8 @@ impl HostJob {
         drop(request);
         match (summary, point) {
             (Ok(mut summary), point) => {
-                let told = point.map(|point| point.end(BackupEnd::Published));
-                summary.warnings.extend(told.into_iter().flatten());
+                let warnings = point.map(|point| point.end(BackupEnd::Published));
+                summary.warnings.extend(warnings.into_iter().flatten());
                 Ok(VmOutcome::Done(Box::new(summary)))
             }
             (Err(error), point) => {

@@ -215,15 +215,17 @@ mod tests {
             missing: Vec::new(),
             popular_from: 6,
         };
-        let told = [
+        let sent_parts = [
             r#"{"all_rounds":4,"command":"run","job":"77777777777777777777777777777777","#,
             r#""members":[["h1","10.0.0.1:7500"]],"missing":[],"only":[],"participants":1,"partition_bits":2,"#,
             r#""plans":[["web"]],"popular_from":6,"rounds":"3","scheme":"dirty-bit","timeout_ms":5}"#,
         ];
-        assert_eq!(sent(run), told.concat());
-        assert!(matches!(read(&told.concat()), Ok(AgentCommand::Run(_))));
+        assert_eq!(sent(run), sent_parts.concat());
+        assert!(matches!(read(&sent_parts.concat()), Ok(AgentCommand::Run(_))));
         assert!(
-            read(&told.concat().replace(r#","popular_from":6"#, "")).unwrap_err().contains("popular_from")
+            read(&sent_parts.concat().replace(r#","popular_from":6"#, ""))
+                .unwrap_err()
+                .contains("popular_from")
         );
         assert!(read(r#"{"command":"info","more":1}"#).unwrap_err().contains("more"));
         assert!(read(r#"{"command":"reboot"}"#).unwrap_err().contains("reboot"));

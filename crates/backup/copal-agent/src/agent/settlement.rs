@@ -83,13 +83,13 @@ fn wait_for_others(job: &HostJob, ask: AskStored<'_>) -> bool {
 
 /// `None`: the host does not answer.
 fn wait_for(job: &HostJob, (other, ask): (&FleetMember, AskStored<'_>), patience: Instant) -> Option<bool> {
-    let mut heard = Instant::now();
+    let mut last_reply = Instant::now();
     let mut pause = PAUSES[0];
     while !job.ends() && Instant::now() < patience {
         match ask(other) {
             Ok((true, has_gain)) => return Some(has_gain),
-            Ok(_) => heard = Instant::now(),
-            Err(reason) if heard.elapsed() >= UNREACHABLE_AFTER => {
+            Ok(_) => last_reply = Instant::now(),
+            Err(reason) if last_reply.elapsed() >= UNREACHABLE_AFTER => {
                 tracing::warn!(reason, "not waited for");
                 return None;
             }

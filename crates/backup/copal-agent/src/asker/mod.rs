@@ -138,15 +138,15 @@ impl Asker {
         let patience = self.shared.patience.for_others();
         let waits = |link: &MemberConnection| link.take_asked() || self.shared.options.participants > 1;
         let members = (0..self.shared.links.len()).filter(|&member| waits(&self.shared.links[member]));
-        let told = stream::iter(members)
+        let replies = stream::iter(members)
             .map(|member| self.shared.mark(member, round, patience))
             .buffer_unordered(AT_ONCE)
             .filter(|is_told| std::future::ready(*is_told))
             .count();
-        let told = self.shared.options.network.wait(told);
+        let replies = self.shared.options.network.wait(replies);
         self.shared.pending.lock().end_round(round, Instant::now());
         self.shared.changed.notify_all();
-        told
+        replies
     }
 
     /// Waits for the answers of a part, in the order of its ids, up to the deadline; missing ones are then

@@ -493,7 +493,7 @@ fn no_vm_twice(members: &[FleetMember], plans: &[PlanInfo]) -> Result<(), JobErr
 fn wait(begun: &StartedJob, cancel: &CancelFlag, tell: &mut dyn FnMut(&JobReport)) -> JobReport {
     let StartedJob { members, network, job, .. } = begun;
     let began = Instant::now();
-    let mut heard: Vec<Instant> = vec![began; members.len()];
+    let mut last_replies: Vec<Instant> = vec![began; members.len()];
     let mut is_cancelled = false;
     let mut report = begun.report();
     begun.note_lost(&mut report);
@@ -507,16 +507,16 @@ fn wait(begun: &StartedJob, cancel: &CancelFlag, tell: &mut dyn FnMut(&JobReport
         }
         std::thread::park_timeout(pause);
         pause = (pause * 2).min(POLL_INTERVAL);
-        for ((member, agent), heard) in members.iter().zip(&mut report.agents).zip(&mut heard) {
+        for ((member, agent), last_reply) in members.iter().zip(&mut report.agents).zip(&mut last_replies) {
             if agent.is_over() {
                 continue;
             }
             match call(member, network, StatusRequest { job: job.clone() }) {
                 Ok(status) => {
-                    *heard = Instant::now();
+                    *last_reply = Instant::now();
                     agent.enter_status(status);
                 }
-                Err(reason) if heard.elapsed() >= LOST_AFTER => agent.lost = Some(reason),
+                Err(reason) if last_reply.elapsed() >= LOST_AFTER => agent.lost = Some(reason),
                 Err(reason) => tracing::debug!(reason, "asked again"),
             }
         }

@@ -175,9 +175,9 @@ mod tests {
         };
         let packs = [spoiled(1, "h2"), spoiled(2, "gone"), spoiled(3, "h2")];
         let hosts = spoiling_hosts(&packs, &["h1", "h2"]);
-        let told: Vec<(String, u64)> = hosts.iter().map(|host| (host.to_string(), host.packs)).collect();
+        let named: Vec<(String, u64)> = hosts.iter().map(|host| (host.to_string(), host.packs)).collect();
         assert_eq!(
-            told,
+            named,
             [("the host of agent h2".to_owned(), 2), ("a host that is no agent of this job".to_owned(), 1)]
         );
         assert!(spoiling_hosts(&[], &["h1"]).is_empty());

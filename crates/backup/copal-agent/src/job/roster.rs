@@ -132,8 +132,11 @@ mod tests {
         let reasons = [("h3", "it sleeps"), ("h4", "no plan")];
         let reasons = reasons.map(|(name, reason)| (name.to_owned(), reason.to_owned()));
         roster.miss(all, reasons.into());
-        let told: Vec<String> = roster.missing.iter().map(ToString::to_string).collect();
-        assert!(told[0].starts_with("agent h2 with db, mail and 2 more VMs: it is not running"), "{told:?}");
-        assert_eq!(told[1..], ["agent h3: it sleeps", "agent h4: no plan"]);
+        let sentences: Vec<String> = roster.missing.iter().map(ToString::to_string).collect();
+        assert!(
+            sentences[0].starts_with("agent h2 with db, mail and 2 more VMs: it is not running"),
+            "{sentences:?}"
+        );
+        assert_eq!(sentences[1..], ["agent h3: it sleeps", "agent h4: no plan"]);
     }
 }

@@ -58,7 +58,7 @@ struct AskerQueue {
     call: u64,
     /// Whether answers for the asker were lost since it was last notified.
     has_lost: bool,
-    heard: Instant,
+    last_call: Instant,
     ready: Arc<Notify>,
 }
 
@@ -243,10 +243,10 @@ impl OutboxState {
             page_number: 0,
             call: 0,
             has_lost: false,
-            heard: now,
+            last_call: now,
             ready: Arc::default(),
         });
-        entry.heard = now;
+        entry.last_call = now;
         entry
     }
 
@@ -290,7 +290,7 @@ impl OutboxState {
             return;
         }
         self.looked = now;
-        let silent = |entry: &AskerQueue| now.duration_since(entry.heard);
+        let silent = |entry: &AskerQueue| now.duration_since(entry.last_call);
         let has_stalled = |entry: &AskerQueue| entry.bytes > 0 && silent(entry) > STALLED;
         let stalled: Vec<Instance> =
             self.hosts.iter().filter(|(_, entry)| has_stalled(entry)).map(|(&host, _)| host).collect();

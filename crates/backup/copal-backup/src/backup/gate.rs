@@ -41,8 +41,8 @@ pub(super) fn before(
         };
         doubts.extend(found.format(recognise(&head[..head_bytes], &tail[..tail_bytes]))?);
     }
-    let told = disk.doubts.iter().map(|(kind, text)| found.doubt(*kind, text.clone()));
-    doubts.extend(told);
+    let from_source = disk.doubts.iter().map(|(kind, text)| found.doubt(*kind, text.clone()));
+    doubts.extend(from_source);
     doubts.retain(|doubt| !found.is_accepted(doubt));
     Ok(doubts)
 }
@@ -131,13 +131,13 @@ impl DiskGate<'_> {
             )));
         }
         // No good snapshot is known: the doubt about the newest one still holds.
-        let mut told = base
+        let mut known = base
             .manifest
             .doubts
             .iter()
             .filter(|_| !base.is_good())
             .filter(|doubt| doubt.kind == DoubtKind::Smaller && doubt.disk == self.disk.name);
-        Ok(told.next().filter(|_| size_bytes == newest).cloned())
+        Ok(known.next().filter(|_| size_bytes == newest).cloned())
     }
 
     /// Refuses or doubts a disk that looks like another format.

@@ -97,28 +97,28 @@ pub(crate) fn against<T>(script: &Script, work: impl FnOnce(Result<Client, NbdEr
 }
 
 /// Receives bytes until one more request of the transmission phase has arrived.
-fn hear_request(stream: &mut UnixStream, heard: &mut Vec<u8>) -> bool {
+fn receive_request(stream: &mut UnixStream, received: &mut Vec<u8>) -> bool {
     let mut buf = [0; 512];
     loop {
-        if let Some(at) = heard.windows(4).position(|w: &[u8]| w == 0x2560_9513u32.to_be_bytes()) {
-            heard.drain(..at + 4);
+        if let Some(at) = received.windows(4).position(|w: &[u8]| w == 0x2560_9513u32.to_be_bytes()) {
+            received.drain(..at + 4);
             return true;
         }
         match stream.read(&mut buf) {
-            Ok(n) if n > 0 => heard.extend(&buf[..n]),
+            Ok(n) if n > 0 => received.extend(&buf[..n]),
             _ => return false,
         }
     }
 }
 
 fn play(mut stream: UnixStream, script: &Script) {
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     let mut said = 0;
     for wait in &script.waits {
         // A client that has disconnected does not receive the rest.
         let _ = stream.write_all(&script.bytes[said..*wait]);
         said = *wait;
-        if !hear_request(&mut stream, &mut heard) {
+        if !receive_request(&mut stream, &mut received) {
             return;
         }
     }

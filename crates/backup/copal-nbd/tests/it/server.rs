@@ -169,9 +169,9 @@ fn say(socket: &Path, words: &[u8]) -> Vec<u8> {
     // The server may disconnect first.
     let _ = stream.write_all(words);
     let _ = stream.shutdown(std::net::Shutdown::Write);
-    let mut heard = Vec::new();
-    let _ = stream.read_to_end(&mut heard);
-    heard
+    let mut received = Vec::new();
+    let _ = stream.read_to_end(&mut received);
+    received
 }
 
 fn option(kind: u32, data: &[u8]) -> Vec<u8> {
@@ -195,10 +195,10 @@ fn request(flags: u16, kind: u16, offset: u64, len: u32) -> Vec<u8> {
 const FLAGS: [u8; 4] = [0, 0, 0, 3];
 
 /// Kinds of the option replies in the bytes of a server.
-fn option_replies(heard: &[u8]) -> Vec<u32> {
+fn option_replies(received: &[u8]) -> Vec<u32> {
     let magic = 0x0003_e889_0455_65a9u64.to_be_bytes();
-    let places = heard.windows(8).enumerate().filter(|(_, bytes)| *bytes == magic);
-    places.map(|(at, _)| u32::from_be_bytes(heard[at + 12..at + 16].try_into().unwrap())).collect()
+    let places = received.windows(8).enumerate().filter(|(_, bytes)| *bytes == magic);
+    places.map(|(at, _)| u32::from_be_bytes(received[at + 12..at + 16].try_into().unwrap())).collect()
 }
 
 #[test]
@@ -254,8 +254,8 @@ fn forbidden_requests_get_an_error_and_the_next_one_succeeds() {
         ] {
             let good = request(0, 0, SIZE as u64 - 4, 4);
             let words = [&FLAGS[..], &option(1, b"disk"), &bad, &good, &request(0, 2, 0, 0)].concat();
-            let heard = say(&socket, &words);
-            let replies = &heard[28..];
+            let received = say(&socket, &words);
+            let replies = &received[28..];
             assert_eq!(replies.len(), 16 + 16 + 4, "{bad:?}");
             // In any order.
             let mut errors = [4, if replies[4..8] == [0; 4] { 24 } else { 20 }]

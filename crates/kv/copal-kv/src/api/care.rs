@@ -16,16 +16,16 @@ impl Store {
         self.verify_telling(deep, &mut |_| ())
     }
 
-    /// Like [`Store::verify`], and calls `told` with the findings so far after every table and, within one,
+    /// Like [`Store::verify`], and calls `report` with the findings so far after every table and, within one,
     /// every few values.
     /// # Errors
     /// As [`Store::verify`].
     pub fn verify_telling(
         &self,
         deep: bool,
-        told: &mut dyn FnMut(&VerifyReport),
+        report: &mut dyn FnMut(&VerifyReport),
     ) -> Result<VerifyReport, Error> {
-        verify::verify(self.engine(), deep, told)
+        verify::verify(self.engine(), deep, report)
     }
 
     /// Damaged key ranges found since the store was opened, newest data first, without those already

@@ -128,13 +128,13 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Told(Mutex<(Vec<(Stage, u64)>, u64)>);
+    struct StageRecorder(Mutex<(Vec<(Stage, u64)>, u64)>);
 
-    impl Progress for Told {
+    impl Progress for StageRecorder {
         fn stage(&self, stage: Stage, _what: &str, total: u64) {
-            let mut told = self.0.lock();
-            told.0.push((stage, total));
-            told.1 = 0;
+            let mut recorder = self.0.lock();
+            recorder.0.push((stage, total));
+            recorder.1 = 0;
         }
         fn advance(&self, delta: u64) {
             self.0.lock().1 += delta;
@@ -146,8 +146,8 @@ mod tests {
     /// Cause: only the first of the three reads was counted. Fix: one total for all of them.
     #[test]
     fn all_that_is_read_is_announced_once_and_done_in_the_end() {
-        let told = Told::default();
-        let walk = CheckProgress::new(&told, true, 100);
+        let recorder = StageRecorder::default();
+        let walk = CheckProgress::new(&recorder, true, 100);
         walk.stage(Stage::Walk, "snapshots", 2);
         walk.advance(2);
         walk.stage(Stage::ReadData, "packs", 80);
@@ -155,40 +155,40 @@ mod tests {
         walk.advance(30);
         walk.below(CheckLayer::Volumes);
         walk.reached(70);
-        assert_eq!(told.0.lock().1, 150);
+        assert_eq!(recorder.0.lock().1, 150);
         walk.below(CheckLayer::Engine);
-        assert_eq!(told.0.lock().1, 180);
+        assert_eq!(recorder.0.lock().1, 180);
         walk.reached(60);
-        assert_eq!(told.0.lock().1, 240);
+        assert_eq!(recorder.0.lock().1, 240);
         walk.below(CheckLayer::Objects);
-        assert_eq!(told.0.lock().1, 280);
+        assert_eq!(recorder.0.lock().1, 280);
         walk.reached(40);
         walk.reached(140);
         walk.end();
-        let told = told.0.into_inner();
-        assert_eq!(told.0, [(Stage::Walk, 2), (Stage::ReadData, 380)]);
-        assert_eq!(told.1, 380);
+        let recorder = recorder.0.into_inner();
+        assert_eq!(recorder.0, [(Stage::Walk, 2), (Stage::ReadData, 380)]);
+        assert_eq!(recorder.1, 380);
     }
 
     #[test]
     fn progress_of_other_stages_does_not_count_as_read_data() {
-        let told = Told::default();
-        let walk = CheckProgress::new(&told, true, 100);
+        let recorder = StageRecorder::default();
+        let walk = CheckProgress::new(&recorder, true, 100);
         walk.stage(Stage::ReadData, "packs", 80);
         walk.stage(Stage::Walk, "snapshots that are hurt", 0);
         walk.below(CheckLayer::Volumes);
         walk.below(CheckLayer::Objects);
         walk.end();
-        let told = told.0.into_inner();
-        assert_eq!(told.0.last(), Some(&(Stage::ReadData, 300)));
-        assert_eq!(told.1, 300);
+        let recorder = recorder.0.into_inner();
+        assert_eq!(recorder.0.last(), Some(&(Stage::ReadData, 300)));
+        assert_eq!(recorder.1, 300);
         // With structure only, the total is unknown.
-        let told = Told::default();
-        let walk = CheckProgress::new(&told, false, 100);
+        let recorder = StageRecorder::default();
+        let walk = CheckProgress::new(&recorder, false, 100);
         walk.stage(Stage::ReadData, "packs", 0);
         walk.below(CheckLayer::Volumes);
         walk.reached(70);
         walk.end();
-        assert_eq!(told.0.into_inner().1, 0);
+        assert_eq!(recorder.0.into_inner().1, 0);
     }
 }

@@ -35,8 +35,8 @@ fn remove(context: &CommandContext<'_>, name: &str, dry_run: bool) -> Outcome<()
         if !list.clients.iter().any(|client| client.name == name) {
             return Err(no_client(name));
         }
-        let told = json!({ "removed": name, "dry_run": true });
-        context.output.answer(told, || format!("client {name} would be removed\n"));
+        let fields = json!({ "removed": name, "dry_run": true });
+        context.output.answer(fields, || format!("client {name} would be removed\n"));
         return Ok(());
     }
     let report = order(&store, name, &requests::RemoveClient { name: name.to_owned() })?;
@@ -77,8 +77,8 @@ fn renew(context: &CommandContext<'_>, name: &str, out: Option<&Path>) -> Outcom
     profile.write(out).map_err(|error| {
         Failure::plain("profile", format!("{error}; try again where there is free space"))
     })?;
-    let told = json!({ "name": name, "profile": out.display().to_string() });
-    context.output.answer(told, || {
+    let fields = json!({ "name": name, "profile": out.display().to_string() });
+    context.output.answer(fields, || {
         format!("the new profile of client {name} is {}, for its owner alone\n", out.display())
     });
     Ok(())
@@ -140,8 +140,9 @@ fn add(context: &CommandContext<'_>, name: &str, path: &str, rights: &str, out: 
             format!("{error}; run `copal client rm {name}`, then try again where there is free space"),
         )
     })?;
-    let told = json!({ "name": name, "path": path, "rights": rights, "profile": out.display().to_string() });
-    context.output.answer(told, || {
+    let fields =
+        json!({ "name": name, "path": path, "rights": rights, "profile": out.display().to_string() });
+    context.output.answer(fields, || {
         format!(
             "client {name} may {} below /{path}; its profile is {}, for its owner alone\n",
             rights.replace(',', ", "),

@@ -250,7 +250,7 @@ fn shares(context: &CommandContext<'_>, home: &ServerHome) -> Outcome<MemoryShar
 /// Reports to the master that the store of the directory is missing or belongs to another server, so that the
 /// master does not wait for this server. Returns the failure of the command.
 fn lost_store(words: &DataArgs, home: &ServerHome) -> Failure {
-    let told = match copal_server::report_lost_store(home) {
+    let reported = match copal_server::report_lost_store(home) {
         Ok(()) => "the master makes other replicas now".to_owned(),
         Err(error) => format!("the master could not be informed: {error}"),
     };
@@ -258,7 +258,7 @@ fn lost_store(words: &DataArgs, home: &ServerHome) -> Failure {
         exit::DENIED,
         "store_gone",
         format!(
-            "the store in {} is missing or belongs to another server, so acknowledged data is not there ({told}); join with a new name and an empty directory, and declare this server lost with `copal node lost {}`",
+            "the store in {} is missing or belongs to another server, so acknowledged data is not there ({reported}); join with a new name and an empty directory, and declare this server lost with `copal node lost {}`",
             words.dir.display(),
             home.name
         ),

@@ -123,21 +123,21 @@ fn answer(store: &ClusterStore, volumes: &Volumes, text: &str) {
         }
         Err(error) => (Value::Null, Err(OperationError::Words(error.to_string()))),
     };
-    let mut told = match outcome {
+    let mut reply = match outcome {
         Ok(fields) => fields,
         Err(OperationError::Words(why)) => json!({ "error": "invalid", "message": why }),
         Err(OperationError::Volume(error)) => {
-            let mut told = json!({ "error": word(&error).1, "message": error.to_string() });
+            let mut reply = json!({ "error": word(&error).1, "message": error.to_string() });
             if let Some(fid) = fid_of(&error) {
-                told["fid"] = json!(fid);
+                reply["fid"] = json!(fid);
             }
-            told
+            reply
         }
     };
-    told["id"] = id;
-    told["ok"] = json!(told.get("error").is_none());
-    (told["start_ns"], told["end_ns"]) = (json!(start), json!(now_ns()));
-    write_out(&format!("{told}\n"));
+    reply["id"] = id;
+    reply["ok"] = json!(reply.get("error").is_none());
+    (reply["start_ns"], reply["end_ns"]) = (json!(start), json!(now_ns()));
+    write_out(&format!("{reply}\n"));
 }
 
 enum OperationError {
@@ -186,11 +186,11 @@ impl RunOperation<'_> {
             "get" => {
                 let vid = self.volume().await?;
                 let (bytes, info) = cluster.get(vid, name, 0..u64::MAX, &self.options()?, end).await?;
-                let mut told = as_json(&info);
+                let mut reply = as_json(&info);
                 if line.body {
-                    told["body_b64"] = json!(STANDARD.encode(&bytes));
+                    reply["body_b64"] = json!(STANDARD.encode(&bytes));
                 }
-                Ok(told)
+                Ok(reply)
             }
             "stat" => {
                 let vid = self.volume().await?;

@@ -62,10 +62,10 @@ fn answer(
 
 /// Zone and rack of a server as one word; a dash if neither is known.
 fn site_as_text(zone: &str, rack: &str) -> String {
-    let told: Vec<&str> = [zone, rack].into_iter().filter(|word| !word.is_empty()).collect();
-    match told.is_empty() {
+    let words: Vec<&str> = [zone, rack].into_iter().filter(|word| !word.is_empty()).collect();
+    match words.is_empty() {
         true => "-".to_owned(),
-        false => told.join("/"),
+        false => words.join("/"),
     }
 }
 

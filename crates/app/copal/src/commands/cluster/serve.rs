@@ -78,11 +78,11 @@ impl ServeRun<'_> {
             self.tell(&server);
             processes.push(server);
         }
-        let told: Vec<Value> = processes.iter().map(as_json).collect();
+        let shown: Vec<Value> = processes.iter().map(as_json).collect();
         let output = self.context.output;
         output.message(
             "ready",
-            json!({ "url": url, "profile": profile.display().to_string(), "processes": told }),
+            json!({ "url": url, "profile": profile.display().to_string(), "processes": shown }),
         );
         output.line(&format!("ready: export COPAL_CLUSTER={}", profile.display()));
         output.line(&format!("address for repositories: {url}"));
@@ -181,7 +181,7 @@ impl ServeRun<'_> {
             // A process that ends at once is noticed below.
             let _ = pipe.write_all(input.as_bytes());
         }
-        let (tell, told) = mpsc::channel();
+        let (tell, lines) = mpsc::channel();
         if let Some(stdout) = child.stdout.take() {
             let reader = thread::Builder::new().name("output".to_owned()).spawn(move || {
                 for line in BufReader::new(stdout).lines().map_while(Result::ok) {
@@ -207,7 +207,7 @@ impl ServeRun<'_> {
         };
         let end = Instant::now() + TO_START;
         loop {
-            match told.recv_timeout(POLL_INTERVAL) {
+            match lines.recv_timeout(POLL_INTERVAL) {
                 Ok(line) => {
                     let line: Value = serde_json::from_str(&line).unwrap_or_default();
                     match line["message_type"].as_str() {

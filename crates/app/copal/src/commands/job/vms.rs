@@ -101,10 +101,10 @@ impl StateWord {
 
 /// The VMs of an agent: those in its reports, then the rest of its plan.
 fn vms_of(agent: &AgentReport) -> Vec<VmFields<'_>> {
-    let told = agent.vms().iter().map(|vm| VmFields::of_status(vm, agent));
+    let with_status = agent.vms().iter().map(|vm| VmFields::of_status(vm, agent));
     let waiting = StateWord::Waiting.of_agent(agent);
     let rest = agent.waiting.iter().map(|vm| VmFields::named(vm, &agent.name, waiting));
-    told.chain(rest).collect()
+    with_status.chain(rest).collect()
 }
 
 /// The VMs of an agent that took no part.

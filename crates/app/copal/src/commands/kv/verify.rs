@@ -75,13 +75,13 @@ fn verify(context: &CommandContext<'_>, path: &Path, store: &Store, deep: bool) 
 
 fn scrub(context: &CommandContext<'_>, path: &Path, store: &Store, rate: u64) -> Outcome<()> {
     let scrub = store.scrub(rate).map_err(failed)?;
-    let mut told = 0;
+    let mut printed = 0;
     loop {
         let progress = scrub.progress();
-        for problem in &progress.damaged[told..] {
+        for problem in &progress.damaged[printed..] {
             problem_found(context, problem);
         }
-        told = progress.damaged.len();
+        printed = progress.damaged.len();
         if scrub.is_over() {
             break;
         }
@@ -95,7 +95,7 @@ fn scrub(context: &CommandContext<'_>, path: &Path, store: &Store, rate: u64) ->
         park_timeout(POLL_INTERVAL);
     }
     let progress = scrub.wait().map_err(failed)?;
-    for problem in &progress.damaged[told..] {
+    for problem in &progress.damaged[printed..] {
         problem_found(context, problem);
     }
     let ranges = store.damaged_ranges();

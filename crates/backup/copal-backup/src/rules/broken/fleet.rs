@@ -50,8 +50,8 @@ fn a_prune_gives_way_to_a_session_that_opened_meanwhile() {
         let appended = parts.catalog().append(LogName::Vm(vm), state.next_number, &opened);
         assert!(matches!(appended, Ok(AppendOutcome::Done)));
         let pack = PackPlace { home: PackHome::Private(vm), volume: 0, pack: PackNumber(1) };
-        let told = announced.add(&[pack]);
-        matches!(told, Err(Error::Busy { .. })) && parts.vm_state(vm).unwrap().removing.is_empty()
+        let outcome = announced.add(&[pack]);
+        matches!(outcome, Err(Error::Busy { .. })) && parts.vm_state(vm).unwrap().removing.is_empty()
     });
 }
 

@@ -46,10 +46,10 @@ pub(super) fn search(name: &str, setup: &ModelSetup, limit: usize) -> SearchResu
     );
     SearchResult {
         violation: path.map(|path| {
-            let told = check(path.last_state()).expect_err("it ends where it is wrong");
+            let violation = check(path.last_state()).expect_err("it ends where it is wrong");
             let moves = path.into_actions();
             let moves: Vec<String> = moves.iter().map(|step| format!("{step:?}")).collect();
-            format!("{}\n{told}", moves.join("\n"))
+            format!("{}\n{violation}", moves.join("\n"))
         }),
         was_published: checker.discovery(PUBLISHED).is_some(),
     }

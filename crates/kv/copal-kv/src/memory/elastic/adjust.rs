@@ -169,7 +169,7 @@ impl ElasticFilters {
                 units: count,
                 moving: false,
                 seen: Default::default(),
-                told: 0,
+                reported: 0,
             };
             let Some(number) = state.insert(part, heat, now) else {
                 table.return_units(bytes(shape, count));

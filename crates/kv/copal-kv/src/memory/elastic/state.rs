@@ -3,7 +3,7 @@
 //! Invariants
 //! - While no thread moves units, the charged bytes equal the grants of the rule.
 //! - A pending change applies to one partition and one state of the rule's knowledge of it. It is void once
-//!   the partition is removed, even if its number is reused, and once the rule was told a new number of
+//!   the partition is removed, even if its number is reused, and once the rule got a new number of
 //!   units.
 
 use super::{filtered::FilteredTable, sample::MOST_PARTITIONS, slot::PartitionNumber};
@@ -46,7 +46,7 @@ pub(super) struct PartState {
     pub(super) moving: bool,
     pub(super) seen: SeenProbes,
     /// Stamp of the last report of its units to the rule: changes requested before are void.
-    pub(super) told: u64,
+    pub(super) reported: u64,
 }
 
 impl PartState {
@@ -61,8 +61,8 @@ impl PartState {
 pub(super) struct WantedUnits {
     pub(super) number: PartitionNumber,
     pub(super) units: u8,
-    /// [`PartState::told`] at the request.
-    told: u64,
+    /// [`PartState::reported`] at the request.
+    reported: u64,
 }
 
 /// State of the adjuster; see the module.
@@ -76,7 +76,7 @@ pub(super) struct ElasticState {
     pub(super) charged: u64,
     pending: VecDeque<WantedUnits>,
     /// Number of reports of units to the rule.
-    told: u64,
+    reported: u64,
 }
 
 impl ElasticState {
@@ -92,7 +92,7 @@ impl ElasticState {
             keys: 0,
             charged: 0,
             pending: VecDeque::new(),
-            told: 0,
+            reported: 0,
         }
     }
 
@@ -114,7 +114,7 @@ impl ElasticState {
         self.keys += u64::from(part.shape.keys);
         self.charged += part.bytes();
         let (shape, units) = (part.shape, part.units);
-        part.told = self.next_told();
+        part.reported = self.next_stamp();
         self.rule.add(PartitionId(number.0), shape, heat, units, now);
         self.parts[number.0 as usize] = Some(part);
         Some(number)
@@ -130,9 +130,9 @@ impl ElasticState {
         Some(part)
     }
 
-    fn next_told(&mut self) -> u64 {
-        self.told += 1;
-        self.told
+    fn next_stamp(&mut self) -> u64 {
+        self.reported += 1;
+        self.reported
     }
 
     fn part(&mut self, number: PartitionNumber) -> Option<&mut PartState> {
@@ -166,9 +166,9 @@ impl ElasticState {
     /// Reports the present units of a partition to the rule.
     pub(super) fn correct(&mut self, number: PartitionNumber, units: u8) {
         self.rule.correct(PartitionId(number.0), units);
-        let told = self.next_told();
+        let reported = self.next_stamp();
         if let Some(part) = self.part(number) {
-            part.told = told;
+            part.reported = reported;
         }
     }
 
@@ -176,8 +176,8 @@ impl ElasticState {
     pub(super) fn ask(&mut self, budget_bytes: u64, now: u64) {
         for Change { partition, units } in self.rule.step(budget_bytes, now) {
             let number = PartitionNumber(partition.0);
-            if let Some(told) = self.get(number).map(|part| part.told) {
-                self.put_off(WantedUnits { number, units, told });
+            if let Some(reported) = self.get(number).map(|part| part.reported) {
+                self.put_off(WantedUnits { number, units, reported });
             }
         }
         self.put_in_order();
@@ -199,7 +199,7 @@ impl ElasticState {
 
     /// The partition of a change, unless the change is void.
     pub(super) fn wants(&self, wanted: &WantedUnits) -> Option<&PartState> {
-        self.get(wanted.number).filter(|part| part.told == wanted.told)
+        self.get(wanted.number).filter(|part| part.reported == wanted.reported)
     }
 
     /// Takes the next change that is not void.

@@ -132,8 +132,8 @@ pub(crate) fn log_deferred_durably<'e>(
 ) -> Result<DeferredInFlight<'e>, Error> {
     let frame = reserve_deferred(engine, writer, engine.snapshots.allocated_seq(), Ack::Durable)?;
     // The half with these groups is reusable once the completion reports the frame as written.
-    let (tell, told) = Completion::pair(None);
-    deferred_placed(engine, writer, frame.at(), told);
+    let (tell, placed) = Completion::pair(None);
+    deferred_placed(engine, writer, frame.at(), placed);
     Ok(DeferredInFlight { engine, stream: writer.log.stream, frame, tell })
 }
 

@@ -178,7 +178,7 @@ pub(crate) struct CommitQueue<M: MonitorKind = ThreadMonitors> {
 }
 
 /// A group, and the result for its writers.
-type Told<M> = (Arc<CommitGroup<M>>, Result<(), Error>);
+type GroupResult<M> = (Arc<CommitGroup<M>>, Result<(), Error>);
 
 impl<M: MonitorKind> CommitQueue<M> {
     /// At most `width` groups are in flight at once.
@@ -328,7 +328,7 @@ impl<M: MonitorKind> CommitLine<M> {
     }
 
     /// Lets the completed groups at the front take effect; returns the results for their writers.
-    fn take_effect(&mut self, snapshots: &SnapshotList) -> Vec<Told<M>> {
+    fn take_effect(&mut self, snapshots: &SnapshotList) -> Vec<GroupResult<M>> {
         let mut told = Vec::new();
         #[cfg(test)]
         self.move_completed_to_the_front();

@@ -260,8 +260,8 @@ fn a_second_file_that_comes_during_a_resync_is_not_hidden() {
 fn a_member_that_has_not_reported_is_not_in_sync() {
     let (store, _) = member(Role::Recovering);
     assert_eq!(store.record_in_sync(&[taken(EPOCH, BucketSeal::default())]).unwrap(), [GROUP]);
-    let untold = store.membership(GROUP).unwrap().unwrap();
-    assert_eq!((untold.role, untold.is_covered), (Role::Recovering, true));
+    let unreported = store.membership(GROUP).unwrap().unwrap();
+    assert_eq!((unreported.role, unreported.is_covered), (Role::Recovering, true));
     let told = store.confirm_in_sync(&[(GROUP, EPOCH)]).unwrap();
     assert_eq!(told[0].role, Role::Normal);
 }
@@ -280,7 +280,7 @@ fn a_report_with_a_lost_reply_counts_in_the_next_view() {
         missed: Epoch(missed),
     };
     let entered = store.enter_views(&[told(EPOCH.0 + 1, 2)]).unwrap();
-    assert_eq!(entered[0].role, Role::Recovering, "the master has not heard it");
+    assert_eq!(entered[0].role, Role::Recovering, "the master has no report of it");
     let entered = store.enter_views(&[told(EPOCH.0 + 2, 0)]).unwrap();
     assert_eq!(entered[0].role, Role::Normal, "it has");
 }

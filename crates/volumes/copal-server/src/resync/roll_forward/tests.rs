@@ -58,8 +58,8 @@ async fn roll(scene: &MemberScene, members: &[DiskId]) -> Result<(), Status> {
         replicas: 3,
         min_ack: 2,
     };
-    let heard = BTreeMap::from([(OTHER, gossip_of(true))]);
-    roll_forward_group(&scene.host, GROUP, &view, &gossip_of(false), &heard).await
+    let reports = BTreeMap::from([(OTHER, gossip_of(true))]);
+    roll_forward_group(&scene.host, GROUP, &view, &gossip_of(false), &reports).await
 }
 
 /// Symptom: a member could roll forward by its own seal alone, and no test noticed. At a member that has not
@@ -68,7 +68,7 @@ async fn roll(scene: &MemberScene, members: &[DiskId]) -> Result<(), Status> {
 async fn nothing_is_rolled_forward_before_all_members_have_sealed_it() {
     let scene = MemberScene::new(ROLES, other(vec![record(1, "a", OLD, false)], Vec::new())).await;
     roll(&scene, &[OWN, OTHER, DiskId(3)]).await.unwrap();
-    assert!(!scene.was_asked(Method::JournalOf), "the third has told nothing");
+    assert!(!scene.was_asked(Method::JournalOf), "the third sent no gossip");
     assert!(!scene.host.store.is_deleted_or_removed(vid(), fid(1, OLD)).unwrap());
     roll(&scene, &[OWN, OTHER]).await.unwrap();
     assert!(scene.host.store.is_deleted_or_removed(vid(), fid(1, OLD)).unwrap());
