@@ -151,7 +151,7 @@ impl PointInTime {
         let Some(directory) = &self.directory else {
             return Vec::new();
         };
-        let warnings = self.disks.iter().enumerate().filter_map(|(at, disk)| {
+        let causes = self.disks.iter().enumerate().filter_map(|(at, disk)| {
             let is_full = fleece::is_full(&directory.image(at), disk.bound_bytes);
             match (is_full, disk.is_refused.load(Ordering::Acquire)) {
                 (true, _) => Some(format!(
@@ -170,7 +170,7 @@ impl PointInTime {
                 (false, false) => None,
             }
         });
-        warnings.collect()
+        causes.collect()
     }
 
     /// Takes everything down. Returns warnings.
