@@ -19,32 +19,33 @@ use copal_volume::{
 };
 use std::sync::Arc;
 
-/// A group whose resync is complete.
+/// A group in which a member has everything, by a resync or by an operator's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResyncedGroup {
     /// The group.
     pub group: GroupId,
-    /// The epoch in which the member is to be in sync.
+    /// The member's present epoch, in which it has everything.
     pub epoch: Epoch,
     /// Seal of the donor.
     pub seal: BucketSeal,
 }
 
-/// See `MemberStore::record_in_sync`.
-pub(super) fn record_in_sync(
+/// See `MemberStore::persist_has_everything`.
+pub(super) fn persist_has_everything(
     core: &MemberCore,
     resynced: &[ResyncedGroup],
 ) -> Result<Vec<GroupId>, VolumeError> {
     let mut to_report = Vec::new();
     change_many(core, resynced.iter().map(|resynced| (resynced.group, resynced.epoch)), |at, row| {
-        let is_in_sync = !heads::has_siblings(core, resynced[at].group)?;
-        if is_in_sync {
+        // Of a name with two files, it is unknown yet which one stays.
+        let has_everything = !heads::has_siblings(core, resynced[at].group)?;
+        if has_everything {
             to_report.push(resynced[at].group);
         }
         Ok(MemberRow {
             seal: row.seal.joined(resynced[at].seal),
             is_covered: true,
-            last_in_sync: if is_in_sync { row.epoch } else { row.last_in_sync },
+            last_in_sync: if has_everything { row.epoch } else { row.last_in_sync },
             ..row
         })
     })?;

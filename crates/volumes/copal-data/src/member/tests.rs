@@ -185,7 +185,7 @@ fn a_member_about_to_be_in_sync_accepts_no_second_file_of_a_name() {
     let made = store.apply(GROUP, Epoch(5), create(1, "a", bytes(10))).unwrap();
     assert_eq!(made, Ok(Role::Recovering));
     let taken = ResyncedGroup { group: GROUP, epoch: Epoch(5), seal: BucketSeal::default() };
-    assert_eq!(store.record_in_sync(&[taken]).unwrap(), [GROUP]);
+    assert_eq!(store.persist_has_everything(&[taken]).unwrap(), [GROUP]);
     let second = store.apply(GROUP, Epoch(5), create(2, "a", bytes(10))).unwrap();
     assert_eq!(second, Err(OperationError::Refused(MemberAnswer::Exists { fid: fid(1) })));
     let other = store.apply(GROUP, Epoch(5), create(3, "b", bytes(10))).unwrap();

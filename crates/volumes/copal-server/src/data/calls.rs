@@ -78,7 +78,7 @@ impl CallHandler for DataServer {
             Method::SyncJournal => donor::journal_page(Arc::clone(&self.host), read(message)?).await,
             Method::SyncName => donor::live_name(Arc::clone(&self.host), read(message)?).await,
             Method::Gossip => gossip::answer_gossip(&self.host, &peer, read(message)?).await,
-            Method::JournalOf => roll_forward::journal_page(Arc::clone(&self.host), read(message)?).await,
+            Method::JournalOf => roll_forward::bucket_page(Arc::clone(&self.host), read(message)?).await,
             Method::Compare => donor::compare_groups(Arc::clone(&self.host), read(message)?).await,
             Method::SyncFetch => donor::read_file(Arc::clone(&self.host), read(message)?).await,
             Method::SyncClose => {

@@ -17,8 +17,9 @@
 use crate::net::messages::blocking;
 use crate::net::status::Status;
 use crate::replica::host::ReplicaHost;
-use crate::resync::group_resync;
+use crate::resync::fetch::REPLY_TIMEOUT;
 use crate::resync::in_sync::ResyncError;
+use crate::resync::journal_copy::missing_files;
 use bytes::Bytes;
 use copal_client::{CallError, Connection, machine, name_of_server};
 use copal_data::{GroupMembership, SnapshotEntry, VerifiedSpan, VerifySpan};
@@ -39,15 +40,13 @@ const COMPARE_INTERVAL: Duration = Duration::from_secs(3600);
 /// Interval of scans for due groups.
 const SCAN_INTERVAL: Duration = Duration::from_secs(10);
 /// Files compared at a time, and the pause after them, in which the disk is left to clients.
-const FILES: usize = 1000;
-const PAUSE: Duration = Duration::from_millis(20);
+const MAX_COMPARED_FILES: usize = 1000;
+const COMPARE_PAUSE: Duration = Duration::from_millis(20);
 /// Attempts before a range counts as different: clients create and delete files during a comparison.
-const TRIES: usize = 5;
+const MAX_TRIES: usize = 5;
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
-/// Files of the other member requested at a time.
-const ENTRIES: u32 = 500;
-/// Time limit of one reply.
-const ANSWER: Duration = Duration::from_secs(30);
+/// Files in one page of the other member's list.
+const MAX_PAGE_FILES: u32 = 500;
 
 /// Another in-sync member of a group.
 struct OtherReplica {
@@ -151,7 +150,7 @@ async fn has_equal_files(
                 break here.more.then_some(here.last);
             }
             tries += 1;
-            if tries == TRIES {
+            if tries == MAX_TRIES {
                 return Ok(false);
             }
             tokio::time::sleep(RETRY_PAUSE).await;
@@ -160,15 +159,18 @@ async fn has_equal_files(
             None => return Ok(true),
             Some(last) => after = last,
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(COMPARE_PAUSE).await;
     }
 }
 
 async fn files_here(host: &ReplicaHost, group: GroupId, after: Bytes) -> Result<VerifiedSpan, Status> {
     let store = host.store.clone();
     blocking(move || {
-        let span =
-            VerifySpan { after: Some(&*after).filter(|after| !after.is_empty()), until: None, limit: FILES };
+        let span = VerifySpan {
+            after: Some(&*after).filter(|after| !after.is_empty()),
+            until: None,
+            limit: MAX_COMPARED_FILES,
+        };
         Ok(store.verify(group, span, false)?)
     })
     .await
@@ -182,12 +184,13 @@ async fn count_missing_files(
     other: &OtherReplica,
 ) -> Result<usize, ResyncError> {
     let open = messages::SyncOpen { group: own.group.0, epoch: own.epoch.0, disk: host.disk().0 };
-    let opened: messages::SyncOpened = other.connection.call(Method::SyncOpen, &open, ANSWER).await?;
+    let opened: messages::SyncOpened = other.connection.call(Method::SyncOpen, &open, REPLY_TIMEOUT).await?;
     let counted =
         count_missing_entries(host, opened.sync, own.stable_point.min(Bucket(opened.horizon)), other).await;
     let close = messages::SyncClose { sync: opened.sync };
     // If this call fails, the snapshot expires at the other member.
-    let _: Result<messages::Done, CallError> = other.connection.call(Method::SyncClose, &close, ANSWER).await;
+    let _: Result<messages::Done, CallError> =
+        other.connection.call(Method::SyncClose, &close, REPLY_TIMEOUT).await;
     counted
 }
 
@@ -199,13 +202,14 @@ async fn count_missing_entries(
 ) -> Result<usize, ResyncError> {
     let (mut missing, mut after) = (0, Bytes::new());
     loop {
-        let next = messages::SyncNext { sync, after: after.clone(), limit: ENTRIES };
-        let page: messages::SyncEntries = other.connection.call(Method::SyncNext, &next, ANSWER).await?;
+        let next = messages::SyncNext { sync, after: after.clone(), limit: MAX_PAGE_FILES };
+        let page: messages::SyncEntries =
+            other.connection.call(Method::SyncNext, &next, REPLY_TIMEOUT).await?;
         let Some(last) = page.entries.last() else {
             return Ok(missing);
         };
         after = last.key.clone();
-        let here = group_resync::missing_files(host, page.entries).await?;
+        let here = missing_files(host, page.entries).await?;
         for entry in here.iter().filter(|entry| Bucket::of(entry.op) < stable_point) {
             // One file that is certainly missing makes the resync compare all files.
             if missing > 0 || still_has(other, entry).await? {
@@ -215,7 +219,7 @@ async fn count_missing_entries(
         if !page.more {
             return Ok(missing);
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(COMPARE_PAUSE).await;
     }
 }
 
@@ -230,7 +234,7 @@ async fn still_has(other: &OtherReplica, entry: &SnapshotEntry) -> Result<bool, 
         fid: Some(of_id(entry.fid.0)),
         start: 0,
     };
-    match other.connection.call::<messages::SyncFetched>(Method::SyncFetch, &fetch, ANSWER).await {
+    match other.connection.call::<messages::SyncFetched>(Method::SyncFetch, &fetch, REPLY_TIMEOUT).await {
         Ok(_) => Ok(true),
         Err(CallError::Failed(failure)) if failure.code == i32::from(Code::NotFound) => Ok(false),
         Err(error) => Err(error),
@@ -248,10 +252,12 @@ async fn files_there(
         epoch: own.epoch.0,
         after: after.clone(),
         until: if here.more { here.last.clone() } else { Bytes::new() },
-        limit: 10 * FILES as u32,
+        // More than this member's limit: the other member may have more files in the same span, and these
+        // must count. Any larger number would do; a server counts at most 10,000.
+        limit: 10 * MAX_COMPARED_FILES as u32,
         deep: false,
     };
-    other.connection.call(Method::Verify, &verify, ANSWER).await
+    other.connection.call(Method::Verify, &verify, REPLY_TIMEOUT).await
 }
 
 /// A random delay, which spreads the first comparisons after a start.

@@ -10,7 +10,7 @@ use crate::net::messages::{blocking, encoded};
 use crate::net::status::Status;
 use crate::replica::file_head::PIECE_BYTES;
 use crate::replica::host::{ReadBegin, ReplicaHost};
-use crate::resync::roll_forward::journal_message;
+use crate::resync::journal_copy::journal_message;
 use bytes::Bytes;
 use copal_data::{GroupSnapshot, SnapshotEntry};
 use copal_proto::{
@@ -24,7 +24,7 @@ use copal_volume::{
 };
 use std::sync::Arc;
 
-/// Entries in one reply.
+/// Entries, or compared groups, in one message.
 const MAX_ENTRIES: u32 = 1000;
 
 /// Takes a snapshot of a group for the asking member, and returns its number, the seal and the stable point.
@@ -35,7 +35,7 @@ pub(crate) async fn open_snapshot(
     let group = GroupId(request.group);
     // The request names the epoch E of the asking member. This member must have entered E or a later epoch
     // before it takes the snapshot. Then the snapshot contains every operation that completed before E.
-    // Operations since E need the acknowledgement of the asking member (VOL-16).
+    // Operations of E and later need the acknowledgement of the asking member (VOL-16).
     let begin = host.begin_read(group, Epoch(request.epoch)).await?;
     if !begin.membership.role.is_in_sync() {
         return Err(not_in_sync());
@@ -50,11 +50,18 @@ fn not_in_sync() -> Status {
 
 /// Takes the snapshot, and checks that no repair dropped rows before it, or is about to: this member then leaves
 /// role N, and the asking member may do the same because of this reply (VOL-28).
+///
+/// A repair that begins later makes no row of the snapshot absent:
+/// - A page of a damaged range fails. `copal-kv` keeps such a range in quarantine while a snapshot from before
+///   the repair is open.
+/// - A file that the repair dropped is still listed, but `read_file` no longer finds it. Then the resync of
+///   the asking member fails, unless that member has a delete of the file.
 fn take_snapshot(host: &ReplicaHost, begin: &ReadBegin) -> Result<Bytes, Status> {
     let membership = begin.membership;
     let group = membership.group;
     // The stable point was read before the snapshot. If it rises in between, the snapshot may lack journal
-    // rows from above the value that is returned. The cut rows are on every member.
+    // rows from above the returned value. Each covered member has these operations. A member that is not
+    // covered gets their files by the list of files.
     let snapshot = host.store.snapshot(group)?;
     let now = host.store.membership(group)?.unwrap_or(membership);
     let removed = host.store.removed_volumes(group)?;
@@ -69,9 +76,9 @@ fn take_snapshot(host: &ReplicaHost, begin: &ReadBegin) -> Result<Bytes, Status>
     }))
 }
 
-/// The groups in which the asking member has everything that this member has. In these groups the two stable
-/// points are equal, and so are the digests of the journals from there on. The asking member is covered, so
-/// it also has everything below.
+/// Returns the groups in which the asking member has everything that this member has. In these groups the two
+/// stable points are equal, and so are the digests of the journals from there on. The asking member sends only
+/// groups in which it is covered, so it also has everything below.
 pub(crate) async fn compare_groups(
     host: Arc<ReplicaHost>,
     request: messages::Compare,
@@ -193,7 +200,7 @@ mod tests {
     /// between the check of the donor's role and the snapshot. Cause: the role was checked before only. Fix: the
     /// donor checks after the snapshot that no repair began meanwhile.
     #[tokio::test]
-    async fn a_snapshot_behind_a_repair_is_refused() {
+    async fn a_snapshot_taken_after_a_repair_began_is_refused() {
         let script = |_, _| Err(Status::new(Code::Denied, "nothing is asked"));
         let scene = MemberScene::new((Role::Normal, Role::Normal), script).await;
         scene.put(1, "a", NOW);

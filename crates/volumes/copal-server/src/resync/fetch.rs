@@ -1,7 +1,8 @@
 //! Fetching of a file from another member.
 //!
-//! This member fetches the pieces one after another, verifies them against the file's head, and makes one
-//! operation of them. The caller applies that operation.
+//! This member fetches the pieces one after another. It stages the pieces of a file that has more than one.
+//! With the last piece it compares length and checksum of the whole file with the head. Then it makes one
+//! operation of the file, which the caller applies.
 
 use crate::net::messages::blocking;
 use crate::net::status::Status;
@@ -19,8 +20,8 @@ use copal_proto::{
 use copal_volume::{FileId, VolumeId};
 use std::time::Duration;
 
-/// Time limit of one reply.
-const ANSWER: Duration = Duration::from_secs(30);
+/// Time limit of one reply of another member or the leader.
+pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The member that files are fetched from.
 pub(crate) struct FetchSource {
@@ -59,7 +60,8 @@ pub(crate) async fn fetch_file(
             start,
         };
         let connection = &source.connection;
-        let fetched = connection.call::<messages::SyncFetched>(Method::SyncFetch, &fetch, ANSWER).await;
+        let fetched =
+            connection.call::<messages::SyncFetched>(Method::SyncFetch, &fetch, REPLY_TIMEOUT).await;
         let fetched = match fetched {
             Ok(fetched) => fetched,
             Err(CallError::Failed(failure)) if failure.code == i32::from(Code::NotFound) => {

@@ -12,7 +12,8 @@
 use crate::net::messages::{blocking, encoded};
 use crate::net::status::Status;
 use crate::replica::host::ReplicaHost;
-use crate::resync::in_sync::{ResyncError, VerifiedGroup, mark_in_sync, resynced_group};
+use crate::resync::group_resync::MAX_DISPUTED_NAMES;
+use crate::resync::in_sync::{MatchedGroup, ResyncError, mark_in_sync, resynced_group};
 use bytes::Bytes;
 use copal_data::{DisputedName, GroupMembership, GroupOperation, OperationError};
 use copal_proto::{
@@ -22,11 +23,9 @@ use copal_proto::{
 use copal_volume::group::{BUCKET_MS, Epoch, GroupId, Term};
 use std::{sync::Arc, time::Duration};
 
-/// Names with two files settled in one pass.
-const DISPUTED: usize = 1000;
 /// Attempts to enter the view that the leader publishes after the order, and the pause between them.
 const VIEW_CHECKS: u32 = 50;
-const PAUSE: Duration = Duration::from_millis(100);
+const VIEW_CHECK_PAUSE: Duration = Duration::from_millis(100);
 
 /// Carries out the order of a leader for this member, and then returns its state in the group.
 ///
@@ -37,8 +36,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(crate) async fn accept(host: Arc<ReplicaHost>, request: messages::AcceptAll) -> Result<Bytes, Status> {
     let group = GroupId(request.group);
     let this = Arc::clone(&host);
-    let obeys = blocking(move || this.require_term(Term(request.term)));
-    obeys.await?;
+    let checked = blocking(move || this.require_term(Term(request.term)));
+    checked.await?;
     let mut membership = own_membership(&host, group).await?;
     let mut disputed = disputed_names(&host, group).await?;
     if !request.dry_run {
@@ -76,7 +75,7 @@ async fn own_membership(host: &ReplicaHost, group: GroupId) -> Result<GroupMembe
 
 async fn disputed_names(host: &ReplicaHost, group: GroupId) -> Result<Vec<DisputedName>, Status> {
     let store = host.store.clone();
-    blocking(move || Ok(store.disputed_names(group, DISPUTED)?)).await
+    blocking(move || Ok(store.disputed_names(group, MAX_DISPUTED_NAMES)?)).await
 }
 
 /// Waits until this member has entered the view of the order, or a later one.
@@ -87,7 +86,7 @@ async fn wait_for_view(host: &ReplicaHost, group: GroupId, epoch: Epoch) -> Resu
             return Ok(own);
         }
         host.refresh_map().await;
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(VIEW_CHECK_PAUSE).await;
     }
     let text = "this server has not entered the view that follows the order; repeat the order";
     Err(Status::new(Code::Unavailable, text))
@@ -119,8 +118,8 @@ async fn keep_first_claims(
 }
 
 /// This member's own data in place of a donor's snapshot.
-fn own_data(host: &ReplicaHost, own: &GroupMembership) -> VerifiedGroup {
-    VerifiedGroup {
+fn own_data(host: &ReplicaHost, own: &GroupMembership) -> MatchedGroup {
+    MatchedGroup {
         group: own.group,
         generation: host.damage.generation(own.group),
         asked_in: own.epoch,
@@ -129,9 +128,9 @@ fn own_data(host: &ReplicaHost, own: &GroupMembership) -> VerifiedGroup {
 }
 
 /// Marks this member as in sync in its present epoch, as if it had resynced from a snapshot of its own data.
-async fn declare_in_sync(host: &ReplicaHost, own_data: &VerifiedGroup) -> Result<GroupMembership, Status> {
-    let became = mark_in_sync(host, std::slice::from_ref(own_data)).await.map_err(status_of)?;
-    match became.is_empty() {
+async fn declare_in_sync(host: &ReplicaHost, own_data: &MatchedGroup) -> Result<GroupMembership, Status> {
+    let marked = mark_in_sync(host, std::slice::from_ref(own_data)).await.map_err(status_of)?;
+    match marked.is_empty() {
         false => own_membership(host, own_data.group).await,
         true => Err(cannot_be_in_sync()),
     }

@@ -34,13 +34,13 @@ use std::{
 };
 
 /// Interval of rounds.
-const ROUND: Duration = Duration::from_secs(3);
+const ROUND_INTERVAL: Duration = Duration::from_secs(3);
 /// Time limit of one exchange.
-const ANSWER: Duration = Duration::from_secs(10);
+const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Groups in one message.
-const GROUPS: usize = 200;
+const MAX_GROUPS: usize = 200;
 /// Digests of one group in one message. Later buckets follow once these are below the stable point.
-const DIGESTS: usize = 400;
+const MAX_DIGESTS: usize = 400;
 
 /// The stable point of a group, from the reports of all members. If a member has sent no report, or is not
 /// covered, the result is the highest stable point that this member or a covered one has reported.
@@ -64,7 +64,7 @@ fn stable(view: &View, own: (DiskId, &PeerStatus), reports: &BTreeMap<DiskId, Pe
 /// Seals due buckets and exchanges gossip, until the task is dropped.
 pub(crate) async fn run(host: Arc<ReplicaHost>) {
     loop {
-        tokio::time::sleep(ROUND).await;
+        tokio::time::sleep(ROUND_INTERVAL).await;
         if let Err(error) = run_round(Arc::clone(&host)).await {
             tracing::debug!(text = error.text(), "gossip round failed");
         }
@@ -74,8 +74,8 @@ pub(crate) async fn run(host: Arc<ReplicaHost>) {
 async fn run_round(host: Arc<ReplicaHost>) -> Result<(), Status> {
     let this = Arc::clone(&host);
     let groups = blocking(move || {
-        let open = this.store.seal_due(&this.peer_status.highest_seals())?;
-        let mut groups: BTreeSet<GroupId> = open.into_iter().collect();
+        let with_journal = this.store.seal_due(&this.peer_status.highest_seals())?;
+        let mut groups: BTreeSet<GroupId> = with_journal.into_iter().collect();
         groups.extend(this.peer_status.with_digests());
         Ok(groups)
     });
@@ -91,7 +91,7 @@ async fn run_round(host: Arc<ReplicaHost>) -> Result<(), Status> {
         }
     }
     for (disk, of_disk) in by_disk {
-        for part in of_disk.chunks(GROUPS) {
+        for part in of_disk.chunks(MAX_GROUPS) {
             if let Err(error) = exchange(&host, disk, part).await {
                 tracing::debug!(%disk, %error, "gossip exchange failed");
             }
@@ -119,7 +119,7 @@ async fn exchange(
     let name = name_of_server(&place.server_uuid);
     let connection = host.connections.connect(&place.address, name, CallClass::Control).await?;
     let gossip = messages::Gossip { disk: host.disk().0, groups: own };
-    let answer: messages::Gossip = connection.call(Method::Gossip, &gossip, ANSWER).await?;
+    let answer: messages::Gossip = connection.call(Method::Gossip, &gossip, EXCHANGE_TIMEOUT).await?;
     if DiskId(answer.disk) == disk {
         record_reports(host, disk, answer.groups);
     }
@@ -167,7 +167,7 @@ pub(crate) async fn answer_gossip(
         return Err(Status::new(Code::Denied, "gossip of a disk comes from its own server only"));
     }
     let groups: Vec<GroupId> = request.groups.iter().map(|report| GroupId(report.group)).collect();
-    if groups.len() > GROUPS {
+    if groups.len() > MAX_GROUPS {
         return Err(Status::new(Code::TooLarge, "a gossip message has at most 200 groups"));
     }
     record_reports(host, from, request.groups);
@@ -197,7 +197,7 @@ async fn advance_group(host: Arc<ReplicaHost>, group: GroupId) -> Result<(), Sta
 }
 
 fn report_message(group: GroupId, report: &PeerStatus) -> messages::GroupGossip {
-    let digests = report.digests.iter().take(DIGESTS);
+    let digests = report.digests.iter().take(MAX_DIGESTS);
     let digest = |(bucket, digest): (&Bucket, &OperationDigest)| messages::BucketDigest {
         bucket: bucket.0,
         count: digest.count,
@@ -205,8 +205,8 @@ fn report_message(group: GroupId, report: &PeerStatus) -> messages::GroupGossip 
     };
     // Buckets whose digests do not fit are reported as not sealed. Otherwise a bucket without a digest would
     // count as empty.
-    let below = match report.digests.keys().nth(DIGESTS) {
-        Some(&first_untold) => first_untold,
+    let below = match report.digests.keys().nth(MAX_DIGESTS) {
+        Some(&first_omitted) => first_omitted,
         None => report.seal.below,
     };
     messages::GroupGossip {
@@ -317,8 +317,8 @@ mod tests {
         let buckets: Vec<(u64, u64)> = (0..500).map(|bucket| (bucket, 1)).collect();
         let message = report_message(GroupId(3), &report(600, 0, &buckets));
         assert_eq!((message.closed_below, message.digests.len()), (400, 400));
-        let whole = report_message(GroupId(3), &report(9, 2, &[(4, 1)]));
-        assert_eq!(report_of(whole), Some(report(9, 2, &[(4, 1)])));
+        let small = report_message(GroupId(3), &report(9, 2, &[(4, 1)]));
+        assert_eq!(report_of(small), Some(report(9, 2, &[(4, 1)])));
     }
 
     /// Symptom: a server could accept another member's seal from the future of the cluster's clock, and no

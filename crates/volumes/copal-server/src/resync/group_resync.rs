@@ -1,16 +1,16 @@
 //! Resync: this member copies the operations that it lacks from a donor, an in-sync member, group by group.
 //!
 //! First the member compares the digests of many groups in one call; groups with equal digests need no copy.
-//! For each other group it opens a snapshot at a donor and copies the missing operations. At the end it
-//! marks the group as in sync (`mark_in_sync`).
+//! For each other group it opens a snapshot at a donor and copies the missing operations. Both end with
+//! `mark_in_sync`.
 //!
 //! Paper:  beanfs §5.2 (volume synchronization)
 //! Design: docs/design/cluster.md#rules VOL-16
 //! Invariants
 //! - The member requests a snapshot only in an epoch in which it is up: while it is down, operations complete
 //!   without it. The donor takes the snapshot in that epoch or a later one.
-//! - The snapshot counts only if no operation can have completed without the member since that epoch. Epochs
-//!   that the member missed earlier do not matter: the snapshot contains their operations.
+//! - The snapshot counts only if no operation can have completed without the member in that epoch or a later
+//!   one. Epochs that the member missed earlier do not matter: the snapshot contains their operations.
 //! - The member also applies operations of clients during the copy. Their order relative to the copied
 //!   operations does not matter (VOL-10).
 
@@ -19,10 +19,11 @@ use crate::net::status::Status;
 use crate::replica::host::ReplicaHost;
 use crate::replica::peer_status::sealed_by_all;
 use crate::resync::fetch;
-use crate::resync::fetch::FetchSource;
-use crate::resync::in_sync::{ANSWER, ResyncError, VerifiedGroup, mark_in_sync, own_epoch};
-use crate::resync::roll_forward;
-use crate::resync::roll_forward::{copied_delete, entry_of, record};
+use crate::resync::fetch::{FetchSource, REPLY_TIMEOUT};
+use crate::resync::in_sync::{MatchedGroup, ResyncError, mark_in_sync, own_epoch};
+use crate::resync::journal_copy::{
+    copied_delete, create_without_file, entry_of, missing_files, missing_operations,
+};
 use bytes::Bytes;
 use copal_client::{CallError, Connection, name_of_server};
 use copal_data::{
@@ -34,7 +35,7 @@ use copal_proto::{
     of_id,
 };
 use copal_volume::{
-    FileId, OpId, VolumeId,
+    FileId, VolumeId,
     group::{Bucket, BucketSeal, DiskId, Epoch, GroupId, Role, View, settle_name},
 };
 use futures_util::{StreamExt, stream};
@@ -44,21 +45,21 @@ use std::{
     time::Duration,
 };
 
-/// Groups in resync at a time.
-const GROUPS: usize = 4;
-/// Files of one group copied at a time.
-const FILES: usize = 8;
+/// Groups copied at a time.
+const MAX_GROUP_COPIES: usize = 4;
+/// Operations or files of one group copied at a time.
+const MAX_FILE_COPIES: usize = 8;
 /// Groups compared in one call.
-const COMPARED: usize = 1000;
+const MAX_COMPARED_GROUPS: usize = 1000;
 /// Names with two files settled in one pass.
-const DISPUTED: usize = 1000;
+pub(crate) const MAX_DISPUTED_NAMES: usize = 1000;
 /// Attempts to find the delete of a file that the donor has deleted, and the pause between them.
 const DELETE_CHECKS: u32 = 20;
 const DELETE_PAUSE: Duration = Duration::from_millis(100);
-/// Entries requested at a time.
-const ENTRIES: u32 = 500;
-/// Pause between two scans for groups that are not in sync.
-const PAUSE: Duration = Duration::from_secs(1);
+/// Entries in one page of a snapshot.
+const MAX_PAGE_ENTRIES: u32 = 500;
+/// Longest time between two scans for groups that are not in sync.
+const SCAN_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Whether a disk takes part in a view: it is up there, and operations complete only with its
 /// acknowledgement.
@@ -80,18 +81,18 @@ struct SnapshotDonor {
 /// Resyncs groups that are not in sync, until the task is dropped.
 pub(crate) async fn run(host: Arc<ReplicaHost>) {
     loop {
-        let _ = tokio::time::timeout(PAUSE, host.resync_due.notified()).await;
+        let _ = tokio::time::timeout(SCAN_INTERVAL, host.resync_due.notified()).await;
         let Ok(all) = host.store.memberships() else {
             continue;
         };
-        let missing = all
+        let unsynced = all
             .into_iter()
             .filter(|membership| !membership.role.is_in_sync())
             .filter(|membership| !host.damage.is_repairing(membership.group));
-        let missing = resync_equal_groups(&host, missing.collect()).await;
-        let mut resyncs = stream::iter(missing)
+        let unequal = resync_equal_groups(&host, unsynced.collect()).await;
+        let mut resyncs = stream::iter(unequal)
             .map(|membership| resync_group(Arc::clone(&host), membership))
-            .buffer_unordered(GROUPS);
+            .buffer_unordered(MAX_GROUP_COPIES);
         while resyncs.next().await.is_some() {}
     }
 }
@@ -109,10 +110,10 @@ async fn resync_group(host: Arc<ReplicaHost>, membership: GroupMembership) {
 ///
 /// A digest covers only operations from the stable point on. So only groups in which this member is covered
 /// are compared.
-async fn resync_equal_groups(host: &ReplicaHost, missing: Vec<GroupMembership>) -> Vec<GroupMembership> {
+async fn resync_equal_groups(host: &ReplicaHost, unsynced: Vec<GroupMembership>) -> Vec<GroupMembership> {
     let me = host.disk();
     let mut by_donor: BTreeMap<DiskId, Vec<GroupMembership>> = BTreeMap::new();
-    for membership in missing.iter().filter(|membership| membership.is_covered) {
+    for membership in unsynced.iter().filter(|membership| membership.is_covered) {
         let view = host
             .map
             .view(membership.group)
@@ -123,14 +124,14 @@ async fn resync_equal_groups(host: &ReplicaHost, missing: Vec<GroupMembership>) 
     }
     let mut done = BTreeSet::new();
     for (donor, memberships) in by_donor {
-        for part in memberships.chunks(COMPARED) {
+        for part in memberships.chunks(MAX_COMPARED_GROUPS) {
             match compare_with_donor(host, donor, part).await {
                 Ok(groups) => done.extend(groups),
                 Err(error) => tracing::debug!(%donor, %error, "group comparison failed"),
             }
         }
     }
-    let mut rest = missing;
+    let mut rest = unsynced;
     rest.retain(|membership| !done.contains(&membership.group));
     rest
 }
@@ -149,8 +150,8 @@ async fn compare_with_donor(
     let groups = blocking(move || {
         let mut groups = Vec::new();
         for membership in asked {
-            // If a repair has begun since the list was made, this member is no longer covered, and a digest
-            // proves nothing.
+            // If a repair has begun since the list was made, this member is no longer covered. Then equal
+            // digests do not show that it has the files from below the stable point.
             let now = store.membership(membership.group)?;
             if now.is_none_or(|now| !now.is_covered) {
                 continue;
@@ -167,8 +168,8 @@ async fn compare_with_donor(
         Ok(groups)
     });
     let compare = messages::Compare { disk: host.disk().0, groups: groups.await? };
-    let reply: messages::CompareReply = connection.call(Method::Compare, &compare, ANSWER).await?;
-    let mut verified = Vec::new();
+    let reply: messages::CompareReply = connection.call(Method::Compare, &compare, REPLY_TIMEOUT).await?;
+    let mut matched = Vec::new();
     for equal in reply.equal {
         let group = GroupId(equal.group);
         let mut known = memberships.iter().zip(&generations);
@@ -179,9 +180,9 @@ async fn compare_with_donor(
         if host.store.is_seal_in_future(seal) {
             continue;
         }
-        verified.push(VerifiedGroup { group, generation: *generation, asked_in: membership.epoch, seal });
+        matched.push(MatchedGroup { group, generation: *generation, asked_in: membership.epoch, seal });
     }
-    mark_in_sync(host, &verified).await
+    mark_in_sync(host, &matched).await
 }
 
 /// A connection for copies to another member; `None`: it cannot be reached.
@@ -196,12 +197,12 @@ async fn resync_from_donor(host: &ReplicaHost, membership: GroupMembership) -> R
     let group = membership.group;
     let generation = host.damage.generation(group);
     if host.damage.is_repairing(group) {
-        return Err(ResyncError::Changed);
+        return Err(ResyncError::Repairing);
     }
     let cached = host.map.cached(group).ok_or(ResyncError::NoDonor)?;
     if cached.view.epoch != membership.epoch {
         host.refresh_map().await;
-        return Err(ResyncError::Changed);
+        return Err(ResyncError::ViewChanged);
     }
     let me = host.disk();
     if !takes_part(&cached.view, me) {
@@ -221,12 +222,13 @@ async fn resync_from_donor(host: &ReplicaHost, membership: GroupMembership) -> R
             continue;
         };
         let open = messages::SyncOpen { group: group.0, epoch: membership.epoch.0, disk: me.0 };
-        let opened: Result<messages::SyncOpened, _> = connection.call(Method::SyncOpen, &open, ANSWER).await;
+        let opened: Result<messages::SyncOpened, _> =
+            connection.call(Method::SyncOpen, &open, REPLY_TIMEOUT).await;
         let opened = match opened {
             Ok(opened) => opened,
             Err(CallError::Failed(failure)) if failure.code == i32::from(Code::Stale) => {
                 host.refresh_map().await;
-                return Err(ResyncError::Changed);
+                return Err(ResyncError::ViewChanged);
             }
             Err(_) => continue,
         };
@@ -250,10 +252,10 @@ async fn resync_from_donor(host: &ReplicaHost, membership: GroupMembership) -> R
         let copied = copy_snapshot(host, &donor, Bucket(opened.horizon)).await;
         close_snapshot(&donor.source.connection, opened.sync).await;
         let copied = copied?;
-        let verified = VerifiedGroup { group, generation, asked_in: membership.epoch, seal: donor.seal };
-        return match mark_in_sync(host, &[verified]).await?.is_empty() {
+        let matched = MatchedGroup { group, generation, asked_in: membership.epoch, seal: donor.seal };
+        return match mark_in_sync(host, &[matched]).await?.is_empty() {
             false => Ok(copied),
-            true => Err(ResyncError::Changed),
+            true => Err(ResyncError::NotMarked),
         };
     }
     Err(ResyncError::NoDonor)
@@ -262,13 +264,13 @@ async fn resync_from_donor(host: &ReplicaHost, membership: GroupMembership) -> R
 /// Closes a snapshot of a donor.
 pub(crate) async fn close_snapshot(connection: &Connection, sync: u64) {
     let close = messages::SyncClose { sync };
-    let closed: Result<messages::Done, _> = connection.call(Method::SyncClose, &close, ANSWER).await;
+    let closed: Result<messages::Done, _> = connection.call(Method::SyncClose, &close, REPLY_TIMEOUT).await;
     // If this call fails, the snapshot expires at the donor.
     let _ = closed;
 }
 
-/// Takes over the donor's list of removed volumes. The leader sends a removal only until all present members
-/// know it, so this member may hear of it from the donor alone.
+/// Takes over the donor's list of removed volumes. The leader sends a removal only until all members at that
+/// time know it. A member that joins later hears of it from its donor alone.
 async fn learn_removed_volumes(
     host: &ReplicaHost,
     group: GroupId,
@@ -291,9 +293,10 @@ async fn copy_snapshot(
     donor: &SnapshotDonor,
     stable_point: Bucket,
 ) -> Result<u64, ResyncError> {
-    let (store, group, closed) = (host.store.clone(), donor.group, donor.seal);
+    let (store, group, seal) = (host.store.clone(), donor.group, donor.seal);
     let is_covered = blocking(move || {
-        store.begin_resync(group, stable_point, closed)?;
+        // Changes nothing on a covered member.
+        store.begin_resync(group, stable_point, seal)?;
         Ok(store.membership(group)?.is_some_and(|own| own.is_covered))
     });
     let is_covered = is_covered.await?;
@@ -314,17 +317,21 @@ async fn copy_snapshot(
 async fn copy_journal(host: &ReplicaHost, donor: &SnapshotDonor, creates: bool) -> Result<u64, ResyncError> {
     let (mut copied, mut after) = (0, Bytes::new());
     loop {
-        let next =
-            messages::SyncJournal { sync: donor.source.snapshot, after: after.clone(), limit: ENTRIES };
+        let next = messages::SyncJournal {
+            sync: donor.source.snapshot,
+            after: after.clone(),
+            limit: MAX_PAGE_ENTRIES,
+        };
         let connection = &donor.source.connection;
-        let page: messages::JournalRecords = connection.call(Method::SyncJournal, &next, ANSWER).await?;
+        let page: messages::JournalRecords =
+            connection.call(Method::SyncJournal, &next, REPLY_TIMEOUT).await?;
         let Some(last) = page.records.last() else { break };
         after = last.key.clone();
         let entries = page.records.into_iter().map(entry_of).filter(|entry| entry.is_create == creates);
-        let missing = roll_forward::missing_operations(host, donor.group, entries.collect()).await?;
+        let missing = missing_operations(host, donor.group, entries.collect()).await?;
         copied += missing.len() as u64;
         let copies = missing.into_iter().map(|entry| copy_operation(host, donor, entry));
-        let mut copies = stream::iter(copies).buffer_unordered(FILES);
+        let mut copies = stream::iter(copies).buffer_unordered(MAX_FILE_COPIES);
         while let Some(outcome) = copies.next().await {
             outcome?;
         }
@@ -349,7 +356,7 @@ async fn copy_operation(
                 Some(operation) => operation,
                 None => {
                     wait_for_delete(host, entry.vid, entry.name.clone(), entry.fid).await?;
-                    record(&entry)
+                    create_without_file(&entry)
                 }
             }
         }
@@ -362,15 +369,16 @@ async fn copy_operation(
 async fn copy_files(host: &ReplicaHost, donor: &SnapshotDonor) -> Result<u64, ResyncError> {
     let (mut copied, mut after) = (0, Bytes::new());
     loop {
-        let next = messages::SyncNext { sync: donor.source.snapshot, after: after.clone(), limit: ENTRIES };
+        let next =
+            messages::SyncNext { sync: donor.source.snapshot, after: after.clone(), limit: MAX_PAGE_ENTRIES };
         let connection = &donor.source.connection;
-        let page: messages::SyncEntries = connection.call(Method::SyncNext, &next, ANSWER).await?;
+        let page: messages::SyncEntries = connection.call(Method::SyncNext, &next, REPLY_TIMEOUT).await?;
         let Some(last) = page.entries.last() else { break };
         after = last.key.clone();
         let missing = missing_files(host, page.entries).await?;
         copied += missing.len() as u64;
         let copies = missing.into_iter().map(|entry| copy_file(host, donor, entry));
-        let mut copies = stream::iter(copies).buffer_unordered(FILES);
+        let mut copies = stream::iter(copies).buffer_unordered(MAX_FILE_COPIES);
         while let Some(outcome) = copies.next().await {
             outcome?;
         }
@@ -412,40 +420,18 @@ async fn wait_for_delete(
         }
         tokio::time::sleep(DELETE_PAUSE).await;
     }
-    Err(ResyncError::Changed)
-}
-
-/// The files of a page of a snapshot that this member has neither live nor deleted.
-pub(crate) async fn missing_files(
-    host: &ReplicaHost,
-    entries: Vec<messages::SyncEntry>,
-) -> Result<Vec<SnapshotEntry>, ResyncError> {
-    let store = host.store.clone();
-    let missing = blocking(move || {
-        let mut missing = Vec::new();
-        for entry in entries {
-            let entry = SnapshotEntry {
-                key: entry.key,
-                vid: VolumeId(entry.volume),
-                name: entry.name,
-                fid: FileId(id(entry.fid)),
-                op: OpId(id(entry.op)),
-            };
-            if store.lacks_file(&entry)? {
-                missing.push(entry);
-            }
-        }
-        Ok(missing)
-    });
-    Ok(missing.await?)
+    Err(ResyncError::DeleteMissing)
 }
 
 /// Settles disputed names (VOL-19). A name is settled only if all participating members had sealed the
 /// creates of all its files before the snapshot was opened. Then the file that the snapshot has under the
-/// name stays, or else the one with the lowest id. Names whose creates are not sealed stay disputed.
+/// name stays, or else the one with the lowest id.
+///
+/// A name stays disputed if one of its creates is not sealed, or if 1,000 other disputed names come before
+/// it. Then `mark_in_sync` leaves the group out, and the resync is repeated with a new snapshot.
 async fn settle_names(host: &ReplicaHost, donor: &SnapshotDonor) -> Result<(), ResyncError> {
     let (store, group) = (host.store.clone(), donor.group);
-    let disputed = blocking(move || Ok(store.disputed_names(group, DISPUTED)?));
+    let disputed = blocking(move || Ok(store.disputed_names(group, MAX_DISPUTED_NAMES)?));
     for disputed in disputed.await? {
         let ask = messages::SyncName {
             sync: donor.source.snapshot,
@@ -453,7 +439,7 @@ async fn settle_names(host: &ReplicaHost, donor: &SnapshotDonor) -> Result<(), R
             name: disputed.name.clone(),
         };
         let connection = &donor.source.connection;
-        let named: messages::SyncNamed = connection.call(Method::SyncName, &ask, ANSWER).await?;
+        let named: messages::SyncNamed = connection.call(Method::SyncName, &ask, REPLY_TIMEOUT).await?;
         let donor_file = named.fid.map(|fid| FileId(id(Some(fid))));
         let Some(stays) = settle_name(&disputed.claims, &donor.sealed_before, donor_file) else {
             continue;
@@ -483,12 +469,12 @@ async fn delete_loser(
 ) -> Result<(), ResyncError> {
     match host.apply(donor.group, donor.asked_in, delete).await? {
         Ok(_) => Ok(()),
-        Err(OperationError::Failed(error)) => Err(ResyncError::Local(error.into())),
-        Err(_) => Err(ResyncError::Changed),
+        Err(error) => Err(error.into()),
     }
 }
 
-/// Applies an operation in this member's present epoch, and again if the epoch changes meanwhile.
+/// Applies an operation in this member's present epoch, and retries it if the epoch changed before it was
+/// applied.
 async fn apply_operation(
     host: &ReplicaHost,
     group: GroupId,
@@ -506,14 +492,7 @@ async fn apply_operation(
         match host.apply(group, epoch, operation.clone()).await? {
             Ok(_) => return Ok(()),
             Err(OperationError::OtherEpoch { .. } | OperationError::Cancelled) => {}
-            Err(OperationError::NotMember) => return Err(ResyncError::Changed),
-            Err(OperationError::Refused(answer)) => {
-                return Err(ResyncError::Local(Status::new(Code::Internal, format!("{answer:?}"))));
-            }
-            Err(OperationError::Denied { reason }) => {
-                return Err(ResyncError::Local(Status::new(Code::Denied, reason)));
-            }
-            Err(OperationError::Failed(error)) => return Err(ResyncError::Local(error.into())),
+            Err(error) => return Err(error.into()),
         }
     }
 }

@@ -8,19 +8,27 @@
 //! - `roll_forward` copies operations that all participating members have sealed and that this member lacks.
 //! - `group_resync` resyncs each group in which this member is not in sync, from one donor at a time. A new
 //!   view, a repair and a timer of one second wake it.
+//! - `force_accept` replaces a resync by an operator's order.
+//! - `in_sync` ends a resync: it persists that the member has everything, reports this, and sets role N. Its
+//!   three callers are the comparison and the copy of `group_resync`, and `force_accept`.
 //! - `donor` is the serving side: it answers members that resync, and serves the snapshots of `anti_entropy`.
 //! - `fetch` transfers the bytes of one file. `group_resync` and `roll_forward` call it.
+//! - `journal_copy` finds the entries of another member that this one lacks, and translates journal entries
+//!   from and to messages. All copying and serving modules use it.
 //! - `anti_entropy` compares files once an hour. It reports a missing file as damage, which wakes `repair`.
-//! - `repair` also takes up damage that reads and scrubs find. It drops unreadable rows and wakes
-//!   `group_resync`.
-//! - `force_accept` replaces a resync by an operator's order. It ends like a resync, with `mark_in_sync`.
+//! - `repair` also takes up damage that reads and scrubs find. If another member replies that it is in sync,
+//!   `repair` drops unreadable rows and wakes `group_resync`.
 //!
-//! Rows that a resync persists, and the report between them, in this order
-//! 1. `begin_resync`, before the copy, on a member that is not covered: the donor's stable point and seal.
-//! 2. `record_in_sync`, after the copy: the donor's seal, "covered", and the epoch of the present view as the
-//!    newest epoch in which the member has everything.
-//! 3. `BecomeWhole` reports that epoch to the leader. The leader deletes the member's missed epoch.
-//! 4. `confirm_in_sync`, after the leader's reply: role N.
+//! Steps of a resync, and the effect of a crash after each
+//! 1. `begin_resync`, before the copy, has an effect only on a member that is not covered. It persists the
+//!    donor's stable point and seal. After a crash the resync begins again, and copied operations stay.
+//! 2. `persist_has_everything`, after the copy, persists the donor's seal, "covered", and the epoch of the
+//!    present view: in that epoch the member *has everything* (VOL-14). After a crash the member resyncs
+//!    again, and copies only operations that its journal lacks.
+//! 3. `BecomeWhole` reports that epoch to the leader. The leader durably deletes the member's missed epoch. If
+//!    operations can complete from then on, it stores that members which are down miss them. After a crash
+//!    the member takes role N in the next view, if that lists no missed epoch for it.
+//! 4. `confirm_in_sync`, after the leader's reply, persists role N. Only now is the member *in sync*.
 //!
 //! Words
 //! - *Bucket*: operations of one group whose ids lie in the same ten seconds.
@@ -29,7 +37,7 @@
 //! - *Stable point*: first bucket of a group that is not yet sealed and equal on all members. Members that
 //!   are down count as well.
 //! - *Covered* (`is_covered`): the member has every operation below its own stable point. A member becomes
-//!   covered in a view in which it is in sync, and by `record_in_sync`. It stays covered while it is down or
+//!   covered in a view in which it is in sync, and in step 2. It stays covered while it is down or
 //!   recovering. A new member is not covered, and `note_damage` ends the state.
 //! - *Generation*: number of repairs of a group since the process started. A repair that begins during a
 //!   resync changes the number, and then that resync does not count.
@@ -39,8 +47,8 @@
 //!   every such member.
 //! - *Claim*: a live file of a name, with its create. A name with two or more claims is *disputed*.
 //!
-//! Some names of messages differ: `horizon` is the stable point, `closed_below` the seal, and `whole` means
-//! in sync. `BecomeWhole` is the report of step 3, and `gone` means removed.
+//! Some fields of messages have other names: `horizon` is the stable point, `closed_below` the seal, and
+//! `gone` means removed. `BecomeWhole` is the report of step 3.
 //!
 //! Design: docs/design/cluster.md#resync
 
@@ -51,5 +59,6 @@ pub(crate) mod force_accept;
 pub(crate) mod gossip;
 pub(crate) mod group_resync;
 pub(crate) mod in_sync;
+mod journal_copy;
 pub(crate) mod repair;
 pub(crate) mod roll_forward;

@@ -16,8 +16,8 @@
 use crate::net::messages::blocking;
 use crate::net::status::Status;
 use crate::replica::host::ReplicaHost;
+use crate::resync::fetch::REPLY_TIMEOUT;
 use crate::resync::group_resync::{close_snapshot, recovery_connection};
-use crate::resync::in_sync::ANSWER;
 use copal_client::{CallError, machine};
 use copal_proto::{Method, messages};
 use copal_volume::group::{DiskId, GroupId};
@@ -76,7 +76,7 @@ async fn repair_group(host: &ReplicaHost, group: GroupId) -> Result<bool, Status
             return outcome;
         }
     }
-    let turn = host.view_lock.lock().await;
+    let view_guard = host.view_lock.lock().await;
     host.damage.begin_repair(group);
     let store = host.store.clone();
     let noted = blocking(move || {
@@ -84,23 +84,23 @@ async fn repair_group(host: &ReplicaHost, group: GroupId) -> Result<bool, Status
         Ok((store.membership(group)?, store))
     });
     let noted = noted.await;
-    drop(turn);
-    let given_up = match noted {
+    drop(view_guard);
+    let dropped = match noted {
         Ok((membership, store)) => {
             // The leader learns that this member is in role R. The member is still up, so operations still
-            // need its acknowledgement. They also need that of a member in role N, which this one no longer
-            // is (VOL-12).
+            // need its acknowledgement. They also need that of a member in role N, and this one is in role R
+            // now (VOL-12).
             host.report_memberships(membership.into_iter().collect());
             blocking(move || Ok(store.drop_damaged(group)?)).await
         }
         Err(refused) => Err(refused),
     };
     host.damage.end_repair(group);
-    let given_up = given_up?;
+    let dropped = dropped?;
     tracing::warn!(
         %group,
-        files = given_up.files,
-        ranges = given_up.ranges,
+        files = dropped.files,
+        ranges = dropped.ranges,
         "damaged rows were dropped; they are copied from another member"
     );
     Ok(true)
@@ -122,7 +122,7 @@ async fn find_donor(host: &ReplicaHost, group: GroupId) -> Result<bool, Status> 
         };
         let open = messages::SyncOpen { group: group.0, epoch: own.epoch.0, disk: me.0 };
         let opened: Result<messages::SyncOpened, CallError> =
-            connection.call(Method::SyncOpen, &open, ANSWER).await;
+            connection.call(Method::SyncOpen, &open, REPLY_TIMEOUT).await;
         if let Ok(opened) = opened {
             close_snapshot(&connection, opened.sync).await;
             return Ok(true);

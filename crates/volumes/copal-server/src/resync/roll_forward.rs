@@ -5,8 +5,8 @@
 //! create copies it, once all participating members have sealed its bucket. Deletes are copied before
 //! creates.
 //!
-//! Two in-sync members may hold two files under one name. Then neither create was acknowledged, since the
-//! member with the other file refused it. Both members delete the file with the higher id.
+//! Two in-sync members may hold two files under one name. Then neither create was acknowledged: the member
+//! with the other file refused it while in sync. Both members delete the file with the higher id.
 //!
 //! Design: docs/design/cluster.md#rules VOL-20
 //! Invariants
@@ -18,17 +18,19 @@ use crate::net::status::Status;
 use crate::replica::host::ReplicaHost;
 use crate::replica::peer_status::sealed_by_all;
 use crate::resync::fetch;
-use crate::resync::fetch::{FetchError, FetchSource};
+use crate::resync::fetch::{FetchError, FetchSource, REPLY_TIMEOUT};
+use crate::resync::journal_copy::{
+    copied_delete, create_without_file, entry_of, journal_message, missing_operations,
+};
 use bytes::Bytes;
 use copal_client::name_of_server;
 use copal_data::{GroupOperation, JournalEntry, OperationError};
 use copal_proto::{
-    CallClass, Method, id,
+    CallClass, Method,
     messages::{self, failure::Code},
-    of_id,
 };
 use copal_volume::{
-    FileId, OpId, VolumeId,
+    FileId,
     group::{
         Bucket, BucketSeal, DiskId, Epoch, GroupId, NameClaim, PeerStatus, Role, RollForward, View,
         roll_forward,
@@ -37,13 +39,10 @@ use copal_volume::{
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::Duration,
 };
 
-/// Time limit of one reply.
-const ANSWER: Duration = Duration::from_secs(30);
-/// Operations requested at a time.
-const RECORDS: u32 = 500;
+/// Operations in one page of a bucket, requested and served.
+const MAX_PAGE_RECORDS: u32 = 500;
 
 /// The other member that this one copies operations of a group from.
 struct RollSource<'a> {
@@ -66,7 +65,7 @@ pub(crate) async fn roll_forward_group(
     reports: &BTreeMap<DiskId, PeerStatus>,
 ) -> Result<(), Status> {
     let seals = sealed_by_all(view, (host.disk(), own.seal), reports);
-    let Some(closed) = seals.iter().map(|seal| seal.below).min() else {
+    let Some(sealed_below) = seals.iter().map(|seal| seal.below).min() else {
         return Ok(());
     };
     for (&disk, theirs) in reports {
@@ -75,7 +74,7 @@ pub(crate) async fn roll_forward_group(
         }
         let from = own.stable_point.max(theirs.stable_point);
         let buckets: BTreeSet<Bucket> =
-            theirs.digests.range(from..closed.max(from)).map(|(at, _)| *at).collect();
+            theirs.digests.range(from..sealed_below.max(from)).map(|(at, _)| *at).collect();
         let unequal = |bucket: &Bucket| theirs.digests.get(bucket) != own.digests.get(bucket);
         let unequal: Vec<Bucket> = buckets.into_iter().filter(unequal).collect();
         let Some(place) = host.map.place(disk).filter(|_| !unequal.is_empty()) else {
@@ -116,11 +115,11 @@ async fn roll_bucket(
             epoch: other.epoch.0,
             bucket: bucket.0,
             after: after.clone(),
-            limit: RECORDS,
+            limit: MAX_PAGE_RECORDS,
         };
         let connection = &other.source.connection;
         let page: Result<messages::JournalRecords, _> =
-            connection.call(Method::JournalOf, &request, ANSWER).await;
+            connection.call(Method::JournalOf, &request, REPLY_TIMEOUT).await;
         let page = page.map_err(|error| Status::new(Code::Unavailable, error.to_string()))?;
         let Some(last) = page.records.last() else {
             return Ok(());
@@ -147,7 +146,7 @@ async fn roll_operation(
         return Err(Status::new(Code::Invalid, "a member sent an operation of another group"));
     }
     if !entry.is_create {
-        return apply_operation(host, other, copied_delete(&entry, entry.fid, entry.op)).await;
+        return try_apply(host, other, copied_delete(&entry, entry.fid, entry.op)).await;
     }
     let theirs = NameClaim { fid: entry.fid, op: entry.op };
     let store = host.store.clone();
@@ -158,30 +157,31 @@ async fn roll_operation(
     });
     let (is_over, bound) = known.await?;
     if is_over {
-        return apply_operation(host, other, record(&entry)).await;
+        return try_apply(host, other, create_without_file(&entry)).await;
     }
     match roll_forward(other.roles, &theirs, bound.as_ref(), other.seals) {
         RollForward::Wait => Ok(()),
         RollForward::Copy => roll_create(host, other, &entry).await,
         RollForward::Delete { loser } if loser == entry.fid => {
-            delete_loser(host, other, &entry, loser, bound.as_ref()).await?;
-            apply_operation(host, other, record(&entry)).await
+            try_delete_loser(host, other, &entry, loser, bound.as_ref()).await?;
+            try_apply(host, other, create_without_file(&entry)).await
         }
         // This member's own file has the higher id. It yields only to a file that still exists. The journal
-        // of the other member lists a create, but that member may have deleted its file in a resync: then
-        // this member's file was acknowledged, and must stay.
+        // of the other member lists a create, but that member may have deleted its file in a resync. Then
+        // this member's file was possibly acknowledged, and must stay.
         RollForward::Delete { loser } => match fetch_created(host, other, &entry).await? {
             Some(operation) => {
-                delete_loser(host, other, &entry, loser, bound.as_ref()).await?;
-                apply_operation(host, other, operation).await
+                try_delete_loser(host, other, &entry, loser, bound.as_ref()).await?;
+                try_apply(host, other, operation).await
             }
             None => Ok(()),
         },
     }
 }
 
-/// Deletes `loser`, one of two files under one name, by an operation that is later than both creates.
-async fn delete_loser(
+/// Deletes `loser`, one of two files under one name, by an operation that is later than both creates. As
+/// [`try_apply`].
+async fn try_delete_loser(
     host: &ReplicaHost,
     other: &RollSource<'_>,
     entry: &JournalEntry,
@@ -191,12 +191,12 @@ async fn delete_loser(
     let after = bound.map_or(entry.op, |own| own.op).max(entry.op);
     let op = host.ids.lock().draw_op_above(host.map.now_ms(), after);
     tracing::info!(group = %other.group, %loser, "two unacknowledged files claimed one name: the loser is deleted");
-    apply_operation(host, other, copied_delete(entry, loser, op)).await
+    try_apply(host, other, copied_delete(entry, loser, op)).await
 }
 
 async fn roll_create(host: &ReplicaHost, other: &RollSource<'_>, entry: &JournalEntry) -> Result<(), Status> {
     match fetch_created(host, other, entry).await? {
-        Some(operation) => apply_operation(host, other, operation).await,
+        Some(operation) => try_apply(host, other, operation).await,
         None => Ok(()),
     }
 }
@@ -215,7 +215,9 @@ async fn fetch_created(
     })
 }
 
-async fn apply_operation(
+/// Applies an operation in the epoch of the roll-forward. A refusal and a change of the view are no errors:
+/// the next round of gossip decides again.
+async fn try_apply(
     host: &ReplicaHost,
     other: &RollSource<'_>,
     operation: GroupOperation,
@@ -223,7 +225,6 @@ async fn apply_operation(
     match host.apply(other.group, other.epoch, operation).await? {
         Ok(_) => Ok(()),
         Err(OperationError::Failed(error)) => Err(error.into()),
-        // The view has changed, or the name was taken meanwhile: the next round decides again.
         Err(
             OperationError::Refused(_)
             | OperationError::OtherEpoch { .. }
@@ -234,76 +235,21 @@ async fn apply_operation(
     }
 }
 
-/// The operations of another member that this member's journal lacks. If this member is covered, operations
-/// below its stable point do not count: it has them.
-pub(crate) async fn missing_operations(
-    host: &ReplicaHost,
-    group: GroupId,
-    entries: Vec<JournalEntry>,
-) -> Result<Vec<JournalEntry>, Status> {
-    let store = host.store.clone();
-    blocking(move || {
-        let mut missing = Vec::new();
-        for entry in entries {
-            if store.lacks_operation(group, &entry)? {
-                missing.push(entry);
-            }
-        }
-        Ok(missing)
-    })
-    .await
-}
-
 /// Serves a page of the operations of one bucket from this member's journal. Another member asks for it to
 /// roll the bucket forward.
-pub(crate) async fn journal_page(
+pub(crate) async fn bucket_page(
     host: Arc<ReplicaHost>,
     request: messages::JournalOf,
 ) -> Result<Bytes, Status> {
     let group = GroupId(request.group);
     host.require_epoch(group, Epoch(request.epoch)).await?;
     blocking(move || {
-        let limit = request.limit.clamp(1, RECORDS) as usize;
+        let limit = request.limit.clamp(1, MAX_PAGE_RECORDS) as usize;
         let after = Some(&*request.after).filter(|after| !after.is_empty());
         let entries = host.store.bucket_operations(group, Bucket(request.bucket), after, limit)?;
         Ok(encoded(&journal_message(entries, limit)))
     })
     .await
-}
-
-/// A delete of `fid`: copied from another member, or made by this one to settle a name with two files.
-pub(crate) fn copied_delete(entry: &JournalEntry, fid: FileId, op: OpId) -> GroupOperation {
-    GroupOperation::CopyDelete { vid: entry.vid, name: entry.name.clone(), fid, op }
-}
-
-/// A create whose file is deleted: it is journalled without the file, so that the journals of all members are
-/// equal.
-pub(crate) fn record(entry: &JournalEntry) -> GroupOperation {
-    GroupOperation::RecordCreate { vid: entry.vid, name: entry.name.clone(), fid: entry.fid, op: entry.op }
-}
-
-pub(crate) fn journal_message(entries: Vec<JournalEntry>, limit: usize) -> messages::JournalRecords {
-    let more = entries.len() == limit;
-    let record = |entry: JournalEntry| messages::JournalRecord {
-        key: entry.key,
-        op: Some(of_id(entry.op.0)),
-        create: entry.is_create,
-        volume: entry.vid.0,
-        name: entry.name,
-        fid: Some(of_id(entry.fid.0)),
-    };
-    messages::JournalRecords { records: entries.into_iter().map(record).collect(), more }
-}
-
-pub(crate) fn entry_of(record: messages::JournalRecord) -> JournalEntry {
-    JournalEntry {
-        key: record.key,
-        op: OpId(id(record.op)),
-        is_create: record.create,
-        vid: VolumeId(record.volume),
-        name: record.name,
-        fid: FileId(id(record.fid)),
-    }
 }
 
 #[cfg(test)]

@@ -212,7 +212,7 @@ fn deletes_of_one_id_under_two_names_do_not_touch_each_other() {
     // Both are cut with their journal rows, in either order.
     clock.0.set(NOW + 1_000_000);
     store
-        .record_in_sync(&[ResyncedGroup {
+        .persist_has_everything(&[ResyncedGroup {
             group: GROUP,
             epoch: Epoch(5),
             seal: BucketSeal { below: Bucket(0) },

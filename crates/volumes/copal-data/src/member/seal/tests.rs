@@ -259,7 +259,7 @@ fn a_second_file_that_comes_during_a_resync_is_not_hidden() {
 #[test]
 fn a_member_that_has_not_reported_is_not_in_sync() {
     let (store, _) = member(Role::Recovering);
-    assert_eq!(store.record_in_sync(&[taken(EPOCH, BucketSeal::default())]).unwrap(), [GROUP]);
+    assert_eq!(store.persist_has_everything(&[taken(EPOCH, BucketSeal::default())]).unwrap(), [GROUP]);
     let unreported = store.membership(GROUP).unwrap().unwrap();
     assert_eq!((unreported.role, unreported.is_covered), (Role::Recovering, true));
     let told = store.confirm_in_sync(&[(GROUP, EPOCH)]).unwrap();
@@ -272,7 +272,7 @@ fn a_member_that_has_not_reported_is_not_in_sync() {
 #[test]
 fn a_report_with_a_lost_reply_counts_in_the_next_view() {
     let (store, _) = member(Role::Recovering);
-    assert_eq!(store.record_in_sync(&[taken(EPOCH, BucketSeal::default())]).unwrap(), [GROUP]);
+    assert_eq!(store.persist_has_everything(&[taken(EPOCH, BucketSeal::default())]).unwrap(), [GROUP]);
     let told = |epoch, missed| AssignedView {
         group: GROUP,
         epoch: Epoch(epoch),
@@ -291,7 +291,7 @@ fn a_report_with_a_lost_reply_counts_in_the_next_view() {
 #[test]
 fn damage_found_during_the_report_counts() {
     let (store, _) = member(Role::Recovering);
-    store.record_in_sync(&[taken(EPOCH, BucketSeal::default())]).unwrap();
+    store.persist_has_everything(&[taken(EPOCH, BucketSeal::default())]).unwrap();
     store.note_damage(GROUP).unwrap();
     let own = store.confirm_in_sync(&[(GROUP, EPOCH)]).unwrap();
     assert_eq!((own[0].role, own[0].is_covered), (Role::Recovering, false));
@@ -303,7 +303,7 @@ fn taken(epoch: Epoch, seal: BucketSeal) -> ResyncedGroup {
 
 /// Reports to a leader that accepts everything.
 fn become_in_sync(store: &MemberStore, epoch: Epoch, seal: BucketSeal) -> GroupMembership {
-    let to_report = store.record_in_sync(&[taken(epoch, seal)]).unwrap();
+    let to_report = store.persist_has_everything(&[taken(epoch, seal)]).unwrap();
     let told: Vec<_> = to_report.into_iter().map(|group| (group, epoch)).collect();
     store.confirm_in_sync(&told).unwrap();
     store.membership(GROUP).unwrap().unwrap()
@@ -506,7 +506,7 @@ fn a_member_that_is_not_covered_cuts_nothing() {
     assert!(store.is_deleted_or_removed(vid(), fid(1)).unwrap(), "and what it has among the deleted");
     // A covered member cuts the same rows.
     let taken = ResyncedGroup { group: GROUP, epoch: EPOCH, seal };
-    store.record_in_sync(&[taken]).unwrap();
+    store.persist_has_everything(&[taken]).unwrap();
     store.raise_stable_point(GROUP, stable_point).unwrap();
     assert_eq!(count(), 0);
 }

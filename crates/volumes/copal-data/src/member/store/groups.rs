@@ -219,14 +219,14 @@ impl MemberStore {
         journal_depth::journal_depth(&self.core, limit)
     }
 
-    /// Persists that the resyncs of these groups are complete, in one durable write. Since the snapshots, no
-    /// operation could complete without this member. It is persisted before the report to the leader, since
-    /// the reply may be lost (VOL-16). The seals of the donors become this member's (VOL-17). Returns the
-    /// groups to report: none with two files of a name, and none with another epoch.
+    /// Persists that this member has everything of these groups in its present epoch, in one durable write.
+    /// Since the snapshots, no operation could complete without this member. It is persisted before the report
+    /// to the leader, since the reply may be lost (VOL-16). The seals of the donors become this member's
+    /// (VOL-17). Returns the groups to report: none with two files of a name, and none with another epoch.
     /// # Errors
     /// `NoSpace`, `Failed`.
-    pub fn record_in_sync(&self, resynced: &[ResyncedGroup]) -> Result<Vec<GroupId>, VolumeError> {
-        in_sync::record_in_sync(&self.core, resynced)
+    pub fn persist_has_everything(&self, resynced: &[ResyncedGroup]) -> Result<Vec<GroupId>, VolumeError> {
+        in_sync::persist_has_everything(&self.core, resynced)
     }
 
     /// Sets these groups in sync after the leader has recorded that. A group stays out of sync if a name has

@@ -4,7 +4,7 @@
 use super::*;
 use crate::data::member_scene::{EPOCH, GROUP, MemberScene, NOW, OTHER, head, record, reply, vid};
 use copal_data::BodySource;
-use copal_volume::group::BUCKET_MS;
+use copal_volume::{OpId, group::BUCKET_MS};
 use prost::Message;
 use std::sync::{
     OnceLock,
@@ -21,13 +21,15 @@ const OLD: u64 = NOW - 200_000;
 
 /// A donor with this seal and these operations, but without their files; and a master that agrees.
 fn donor(
-    closed_below: u64,
+    sealed_below: u64,
     records: Vec<messages::JournalRecord>,
 ) -> impl Fn(Method, Bytes) -> Result<Bytes, Status> + Send + Sync {
     move |method, message| match method {
-        Method::SyncOpen => {
-            reply(&messages::SyncOpened { sync: 1, closed_below, ..messages::SyncOpened::default() })
-        }
+        Method::SyncOpen => reply(&messages::SyncOpened {
+            sync: 1,
+            closed_below: sealed_below,
+            ..messages::SyncOpened::default()
+        }),
         Method::SyncJournal => {
             let asked = messages::SyncJournal::decode(message).unwrap();
             let records = if asked.after.is_empty() { records.clone() } else { Vec::new() };
@@ -37,7 +39,7 @@ fn donor(
         Method::SyncFetch => Err(Status::new(Code::NotFound, "it was deleted")),
         Method::SyncClose => reply(&messages::Done {}),
         Method::Compare => reply(&messages::CompareReply {
-            equal: vec![messages::EqualGroup { group: GROUP.0, closed_below }],
+            equal: vec![messages::EqualGroup { group: GROUP.0, closed_below: sealed_below }],
         }),
         Method::BecomeWhole => reply(&messages::BecameWhole::default()),
         _ => Err(Status::new(Code::Denied, format!("{method:?} is not expected"))),
@@ -48,8 +50,8 @@ async fn scene() -> MemberScene {
     MemberScene::new(ROLES, donor(SEALED, Vec::new())).await
 }
 
-fn verified(scene: &MemberScene, asked_in: Epoch) -> VerifiedGroup {
-    VerifiedGroup {
+fn matched(scene: &MemberScene, asked_in: Epoch) -> MatchedGroup {
+    MatchedGroup {
         group: GROUP,
         generation: scene.host.damage.generation(GROUP),
         asked_in,
@@ -64,18 +66,18 @@ fn own(scene: &MemberScene) -> GroupMembership {
 /// Symptom: a member could become in sync by a comparison from before a repair, and no test noticed: it would
 /// lack those files for good. Fix: this test.
 #[tokio::test]
-async fn a_repair_that_began_during_a_resync_spoils_it() {
+async fn a_repair_that_began_during_a_resync_makes_it_void() {
     let scene = scene().await;
-    let before = verified(&scene, EPOCH);
+    let before = matched(&scene, EPOCH);
     scene.host.damage.begin_repair(GROUP);
-    let during = verified(&scene, EPOCH);
-    assert!(mark_in_sync(&scene.host, &[during]).await.unwrap().is_empty(), "it goes on");
+    let during = matched(&scene, EPOCH);
+    assert!(mark_in_sync(&scene.host, &[during]).await.unwrap().is_empty(), "the repair runs");
     scene.host.damage.end_repair(GROUP);
     assert!(mark_in_sync(&scene.host, &[before]).await.unwrap().is_empty());
     assert_eq!(own(&scene).role, Role::Recovering);
     assert!(!scene.was_asked(Method::BecomeWhole));
-    let behind = verified(&scene, EPOCH);
-    assert_eq!(mark_in_sync(&scene.host, &[behind]).await.unwrap(), [GROUP]);
+    let after = matched(&scene, EPOCH);
+    assert_eq!(mark_in_sync(&scene.host, &[after]).await.unwrap(), [GROUP]);
     assert_eq!(own(&scene).role, Role::Normal);
 }
 
@@ -97,7 +99,7 @@ async fn views_are_entered_while_the_leader_delays_its_reply() {
     };
     let scene = MemberScene::new(ROLES, script).await;
     assert!(host.set(Arc::clone(&scene.host)).is_ok());
-    let resynced = verified(&scene, EPOCH);
+    let resynced = matched(&scene, EPOCH);
     assert_eq!(mark_in_sync(&scene.host, &[resynced]).await.unwrap(), [GROUP]);
     assert!(was_free.load(Ordering::Acquire));
 }
@@ -117,7 +119,7 @@ async fn a_reply_from_before_the_present_view_changes_nothing() {
     };
     let scene = MemberScene::new(ROLES, script).await;
     assert!(host.set(Arc::clone(&scene.host)).is_ok());
-    let resynced = verified(&scene, EPOCH);
+    let resynced = matched(&scene, EPOCH);
     assert!(mark_in_sync(&scene.host, &[resynced]).await.unwrap().is_empty());
     assert_eq!((own(&scene).role, own(&scene).epoch), (Role::Recovering, next));
 }
@@ -129,15 +131,15 @@ async fn a_member_that_missed_operations_since_its_request_is_not_in_sync() {
     let next = Epoch(EPOCH.0 + 1);
     scene.learn(next, ROLES, EPOCH);
     scene.host.store.enter_view(GROUP, next, Role::Recovering).unwrap();
-    let asked_before = verified(&scene, EPOCH);
+    let asked_before = matched(&scene, EPOCH);
     assert!(mark_in_sync(&scene.host, &[asked_before]).await.unwrap().is_empty());
     assert_eq!(own(&scene).role, Role::Recovering);
-    let asked_since = verified(&scene, next);
+    let asked_since = matched(&scene, next);
     assert_eq!(mark_in_sync(&scene.host, &[asked_since]).await.unwrap(), [GROUP]);
 }
 
 #[tokio::test]
-async fn a_member_that_is_away_in_its_view_asks_no_donor() {
+async fn a_member_that_is_down_in_its_view_asks_no_donor() {
     let scene = MemberScene::new((Role::Failed, Role::Normal), donor(SEALED, Vec::new())).await;
     let refused = resync_from_donor(&scene.host, own(&scene)).await;
     assert!(matches!(refused, Err(ResyncError::Down)), "{refused:?}");
@@ -147,12 +149,12 @@ async fn a_member_that_is_away_in_its_view_asks_no_donor() {
 /// Symptom: a member could lack a file that others keep: its donor had deleted it, and the delete had not
 /// arrived. No test noticed.
 #[tokio::test(start_paused = true)]
-async fn a_file_that_the_donor_has_no_more_is_left_out_only_once_it_is_deleted_here() {
+async fn a_file_missing_at_the_donor_is_skipped_only_once_it_is_deleted_here() {
     let scene = scene().await;
     let (name, fid) = (Bytes::from_static(b"a"), FileId::new(OLD, 0, 1));
     let wait = || wait_for_delete(&scene.host, vid(), name.clone(), fid);
     let waited = wait().await;
-    assert!(matches!(waited, Err(ResyncError::Changed)), "{waited:?}");
+    assert!(matches!(waited, Err(ResyncError::DeleteMissing)), "{waited:?}");
     let delete = GroupOperation::CopyDelete {
         vid: vid(),
         name: name.clone(),
@@ -165,7 +167,7 @@ async fn a_file_that_the_donor_has_no_more_is_left_out_only_once_it_is_deleted_h
 
 /// The create of a deleted file is recorded only after its delete, so deletes come first.
 #[tokio::test]
-async fn deletes_are_taken_over_before_creates() {
+async fn deletes_are_copied_before_creates() {
     let records = vec![
         record(1, "a", OLD, true),
         messages::JournalRecord {
@@ -183,7 +185,7 @@ async fn deletes_are_taken_over_before_creates() {
 }
 
 #[tokio::test]
-async fn a_donor_that_shows_another_groups_volume_is_not_copied_from() {
+async fn records_of_another_group_are_not_copied() {
     let other = VolumeId::in_group(GroupId(GROUP.0 + 1), 1);
     let records = vec![messages::JournalRecord { volume: other.0, ..record(1, "a", OLD, false) }];
     let scene = MemberScene::new(ROLES, donor(SEALED, records)).await;
@@ -195,7 +197,7 @@ async fn a_donor_that_shows_another_groups_volume_is_not_copied_from() {
 /// Symptom: a seal from the future outlived the wrong clock that had made it: members took it over during
 /// resync. Fix: such a donor is skipped, and a comparison with it does not count.
 #[tokio::test]
-async fn a_donor_that_has_sealed_the_future_is_not_believed() {
+async fn a_donor_with_a_seal_in_the_future_is_skipped() {
     let scene = MemberScene::new(ROLES, donor(FUTURE, Vec::new())).await;
     let refused = resync_from_donor(&scene.host, own(&scene)).await;
     assert!(matches!(refused, Err(ResyncError::NoDonor)), "{refused:?}");
@@ -217,7 +219,7 @@ async fn a_donor_whose_seals_are_current_is_trusted() {
 
 /// Seals of the request's view do not count in a later one (VOL-43): the file that loses its name stays.
 #[tokio::test]
-async fn a_name_is_settled_in_the_view_of_the_question_only() {
+async fn a_name_is_settled_in_the_view_of_the_request_only() {
     let scene = scene().await;
     scene.put(1, "a", OLD);
     let donor = SnapshotDonor {
@@ -236,7 +238,7 @@ async fn a_name_is_settled_in_the_view_of_the_question_only() {
         op: OpId(FileId::new(OLD, 2, 1).0),
     };
     let settled = delete_loser(&scene.host, &donor, delete.clone()).await;
-    assert!(matches!(settled, Err(ResyncError::Changed)), "{settled:?}");
+    assert!(matches!(settled, Err(ResyncError::ViewChanged)), "{settled:?}");
     assert!(scene.has("a"));
     let donor = SnapshotDonor { asked_in: next, ..donor };
     delete_loser(&scene.host, &donor, delete).await.unwrap();
@@ -244,7 +246,7 @@ async fn a_name_is_settled_in_the_view_of_the_question_only() {
 }
 
 #[tokio::test]
-async fn an_operation_of_another_group_is_not_taken() {
+async fn an_operation_of_another_group_is_not_applied() {
     let scene = scene().await;
     let other = VolumeId::in_group(GroupId(GROUP.0 + 1), 1);
     let create = GroupOperation::CopyCreate {

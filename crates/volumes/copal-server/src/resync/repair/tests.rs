@@ -30,7 +30,7 @@ async fn drops_nothing(scene: &MemberScene) {
 
 /// Symptom: a member could drop files that no in-sync member has, and no test noticed. Fix: this test.
 #[tokio::test]
-async fn nothing_is_given_up_before_an_in_sync_member_exists() {
+async fn nothing_is_dropped_before_a_donor_is_found() {
     for other in [Role::Recovering, Role::Failed, Role::Joining] {
         let scene = scene(other, true).await;
         drops_nothing(&scene).await;
@@ -50,7 +50,7 @@ async fn a_member_does_not_rely_on_one_that_is_in_sync_only_in_the_view() {
 }
 
 #[tokio::test]
-async fn a_member_that_gives_something_up_is_not_in_sync() {
+async fn a_member_that_drops_rows_is_not_in_sync() {
     let scene = scene(Role::Normal, true).await;
     assert!(repair_group(&scene.host, GROUP).await.unwrap());
     let own = scene.host.store.membership(GROUP).unwrap().unwrap();

@@ -5,7 +5,11 @@ use super::*;
 use crate::data::member_scene::{
     EPOCH, GROUP, MemberScene, NOW, OTHER, OWN, fid, head, op, record, reply, vid,
 };
-use copal_volume::group::{OperationDigest, OperationRecord};
+use copal_proto::{id, of_id};
+use copal_volume::{
+    OpId, VolumeId,
+    group::{OperationDigest, OperationRecord},
+};
 
 const ROLES: (Role, Role) = (Role::Normal, Role::Normal);
 /// A time that is sealed.
@@ -116,7 +120,7 @@ async fn a_file_whose_id_was_deleted_under_another_name_is_rolled_forward() {
 }
 
 #[tokio::test]
-async fn a_member_that_shows_another_groups_volume_is_refused() {
+async fn a_member_that_sends_another_groups_records_is_refused() {
     let volume = VolumeId::in_group(GroupId(GROUP.0 + 1), 1);
     let foreign = messages::JournalRecord { volume: volume.0, ..record(1, "a", OLD, false) };
     let scene = MemberScene::new(ROLES, other(vec![foreign], Vec::new())).await;
