@@ -15,7 +15,7 @@ const VMS: u64 = 6;
 const SEGMENT: u64 = 2 * MIB;
 
 fn fleet() -> House {
-    let house = House::empty();
+    let house = House::without_password();
     let init = ["init", "--size", "128MiB", "--layout", "fleet", "--pds-fraction", "60%"];
     house.good(init);
     house

@@ -57,9 +57,14 @@ impl House {
         house
     }
 
-    /// A repository without a password: it opens faster, which loops need.
+    /// Scratch space for a repository without a password: it opens faster, which loops need.
+    pub(crate) fn without_password() -> House {
+        House { encrypted: false, ..House::empty() }
+    }
+
+    /// A repository without a password.
     pub(crate) fn plain() -> House {
-        let house = House { encrypted: false, ..House::empty() };
+        let house = House::without_password();
         house.good(["init", "--size", "64MiB"]);
         house
     }

@@ -184,15 +184,15 @@ fn stride(usual: u64) -> u64 {
 /// rewritten.
 #[test]
 fn every_flipped_byte_of_a_closed_store_is_repaired_or_reported() {
-    let [refused, repaired, reported, _] = flip_everything(Left::Closed, stride(7));
-    assert!(repaired > 2500 && reported > 3500, "{repaired}, {reported}");
+    let [refused, repaired, reported, _] = flip_everything(Left::Closed, stride(17));
+    assert!(repaired > 1000 && reported > 1400, "{repaired}, {reported}");
     assert_eq!(refused, 0, "no single byte keeps a closed store from opening");
 }
 
 #[test]
 fn every_flipped_byte_behind_a_crash_is_repaired_or_reported() {
-    let [refused, repaired, reported, _] = flip_everything(Left::Opened, stride(11));
-    assert!(refused > 10 && repaired > 1500 && reported > 1800, "{refused}, {repaired}, {reported}");
+    let [refused, repaired, reported, _] = flip_everything(Left::Opened, stride(29));
+    assert!(refused > 3 && repaired > 550 && reported > 650, "{refused}, {repaired}, {reported}");
 }
 
 /// Every granule, so every sum and the gaps between. One byte in each is enough: a CRC32C differs for any

@@ -115,6 +115,9 @@ fn a_delete_succeeds_beside_a_create_that_does_not_fit() {
     let (store, epoch) = boot_member(&blank(64 * MIB));
     let next = AtomicU64::new(1);
     let held = fill(&store, epoch, &next, 1_000_000);
+    // Symptom: the create fitted, on a busy machine. Cause: writers are refused for the room that others reserve
+    // at that moment, so several megabytes may stay free. Fix: small files use them.
+    fill(&store, epoch, &next, 100_000);
     let (told, replies) = std::sync::mpsc::channel();
     let hand_in = |what: &'static str, operation| {
         let told = told.clone();
@@ -123,14 +126,14 @@ fn a_delete_succeeds_beside_a_create_that_does_not_fit() {
     };
     // They wait for a worker, and are one batch.
     let work = hand_in("create", create(NOW, 4_000_000));
-    for &number in &held[..3] {
+    for &number in &held[..2] {
         assert!(hand_in("delete", delete(number)).is_none());
     }
     work.expect("the first one serves").run();
     let mut replies: Vec<_> = replies.try_iter().collect();
     replies.sort_by_key(|(what, _)| *what);
     let (what, refused) = replies.remove(0);
-    assert_eq!((what, replies.len()), ("create", 3));
+    assert_eq!((what, replies.len()), ("create", 2));
     assert!(
         matches!(
             refused,
