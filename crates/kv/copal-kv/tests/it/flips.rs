@@ -122,7 +122,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
 /// Step between changed bytes in `make test`; `COPAL_FLIP_STRIDE=1` changes every one.
 fn stride() -> usize {
     let wanted = std::env::var("COPAL_FLIP_STRIDE").ok();
-    wanted.and_then(|text| text.parse().ok()).unwrap_or(3)
+    wanted.and_then(|text| text.parse().ok()).unwrap_or(5)
 }
 
 #[test]
