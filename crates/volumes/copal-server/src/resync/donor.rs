@@ -48,8 +48,8 @@ fn not_in_sync() -> Status {
     Status::new(Code::NotAuthoritative, "this member is not in sync itself")
 }
 
-/// Takes the snapshot, and checks that no repair dropped rows before it, or is about to: this member then leaves
-/// role N, and the asking member may do the same because of this reply (VOL-28).
+/// Takes the snapshot, and checks that no repair dropped rows before it, or is about to. `repair` of another
+/// member asks by this same call: if both members replied that they are in sync, both would leave role N (VOL-28).
 ///
 /// A repair that begins later makes no row of the snapshot absent:
 /// - A page of a damaged range fails. `copal-kv` keeps such a range in quarantine while a snapshot from before

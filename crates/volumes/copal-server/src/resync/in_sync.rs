@@ -93,15 +93,16 @@ pub(crate) fn own_epoch(host: &ReplicaHost, group: GroupId) -> Result<Epoch, Res
 /// Brings groups in sync in their present epochs, and returns the groups in which this member has role N now.
 ///
 /// 1. The member persists that it has everything, with the present epoch. It leaves out a group of which
-///    `resynced_group` returns nothing, and a group in which a name has two files.
+///    `resynced_group` returns nothing. Of a group in which a name has two files it persists the seal and
+///    "covered" only, and does not report it.
 /// 2. It reports the groups to the leader, up to 1,000 in one call. The leader deletes the missed epochs.
 /// 3. For each group that the leader does not refuse, the member persists role N.
 ///
 /// The first step comes before the report, since the leader's reply may be lost. Then the member takes role N
-/// when it enters a newer view that lists no missed epoch for it. By then no damage may be noted, and no name
-/// may have two files. Until then the member resyncs again each second, which ends with another report.
+/// when it enters a newer view that lists no missed epoch for it, if no damage is noted and no name has two
+/// files. Until then the member resyncs again each second, which ends with another report.
 ///
-/// Before the leader's record the member's acknowledgement is required, but does not count as that of an
+/// Until the member has persisted role N, its acknowledgement is required, but does not count as that of an
 /// in-sync member (VOL-16).
 ///
 /// Views can be entered during the second step: the leader may take long to reply. The third step changes no

@@ -34,7 +34,7 @@
 //! - *Bucket*: operations of one group whose ids lie in the same ten seconds.
 //! - *Seal*: end of all buckets below a number. A member accepts no operation of a sealed bucket from
 //!   clients. Copies from other members still enter it.
-//! - *Stable point*: first bucket of a group that is not yet sealed and equal on all members. Members that
+//! - *Stable point*: first bucket of a group that is not yet both sealed and equal on all members. Members that
 //!   are down count as well.
 //! - *Covered* (`is_covered`): the member has every operation below its own stable point. A member becomes
 //!   covered in a view in which it is in sync, and in step 2. It stays covered while it is down or
