@@ -150,8 +150,7 @@ fn a_member_without_its_missed_operations_lacks_a_file() {
     must_fail("missed and not told", "I1", &setup);
 }
 
-/// Symptom: a member that was down while operations completed was in sync when it returned, without them. Found
-/// by a reader of VOL-16.
+/// Symptom: a member that was down while operations completed was in sync when it returned, without them.
 /// Cause: the last in-sync member failed while no operation could complete, so it had missed nothing. Then
 /// another member ended its resync in the same view, and operations could complete.
 /// Fix: with the record that a member is in sync, the master records the members that are down.
