@@ -374,8 +374,8 @@ pub(crate) fn record_in_sync(
     if groups.is_empty() {
         return Ok(refused.into_iter().map(|(group, _)| group).collect());
     }
-    // Operations may complete by this member's acknowledgement from now on, in the present view. No later view
-    // may come before a member that is down returns, so its missed operations are recorded here.
+    // From now on operations may complete in the present view, with this member as the one in role N. The view
+    // may stay the same until a member that is down returns, so that member's missed epoch is recorded here.
     let version = map.version;
     let missed = map.newly_missed(groups.iter().filter_map(|group| map.groups.get(group)), Some(disk));
     state.tables.forget_missed(disk, &groups, &missed, version)?;
