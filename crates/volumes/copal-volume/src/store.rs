@@ -6,7 +6,7 @@
 use crate::error::VolumeError;
 use crate::ids::{FileId, VolumeId};
 use bytes::Bytes;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 /// The head of a file: everything but its bytes. Never changes while the file lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,6 +115,10 @@ pub trait FileWriter: Send {
     fn commit(self: Box<Self>) -> Result<FileInfo, VolumeError>;
 }
 
+/// Receives the answers of [`VolumeStore::read_ranges`]: the index of the range, and its bytes. `Break` ends the
+/// call; ranges without an answer are then not read.
+pub type RangeSink<'a> = dyn FnMut(usize, Result<Bytes, VolumeError>) -> ControlFlow<()> + 'a;
+
 /// Volumes of immutable files. Blocking; call from a dedicated thread.
 ///
 /// Every operation on a volume that was removed (or never was) answers `VolumeGone`; every
@@ -200,6 +204,35 @@ pub trait VolumeStore: Send + Sync {
         range: Range<u64>,
         options: &ReadOptions,
     ) -> Result<Bytes, VolumeError>;
+
+    /// Reads several ranges of one file, each as [`get`](VolumeStore::get) does. A store sorts the ranges by place
+    /// and reads neighbours together, so callers hand over all ranges they know they need.
+    ///
+    /// `sink` gets each range once, on this thread, in the order in which the reads end. Damage in one range
+    /// does not affect the others. The store holds a bounded number of unanswered bytes, plus one range. Ranges
+    /// may overlap, be empty, reversed (empty as well), or pass the end of the file.
+    /// # Errors
+    /// Those that concern all ranges, such as `NotFound`: ranges without an answer then get none.
+    fn read_ranges(
+        &self,
+        vid: VolumeId,
+        name: &[u8],
+        ranges: &[Range<u64>],
+        options: &ReadOptions,
+        sink: &mut RangeSink<'_>,
+    ) -> Result<(), VolumeError> {
+        for (index, range) in ranges.iter().enumerate() {
+            match self.get(vid, name, range.clone(), options) {
+                Err(error) if !error.is_corruption() => return Err(error),
+                answer => {
+                    if sink(index, answer).is_break() {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
 
     /// The head of a file; reads no body.
     /// # Errors
