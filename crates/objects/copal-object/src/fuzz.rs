@@ -6,6 +6,7 @@
 
 use crate::{
     ObjectKind, ReadCheck,
+    backend::cow::CowPlacement,
     format::{
         checkpoint::{self, ChainLink},
         frame, hash128,
@@ -16,7 +17,7 @@ use crate::{
     },
     interface::CreateOptions,
     recovery::derive_space,
-    space::{allocator::PageAllocator, placement::PagePlacement},
+    space::{allocator::PageAllocator, journal_place::JournalRing},
     tables::{
         OpEffect, OpMisfit, Tables,
         snapshot::{self, CheckpointPosition},
@@ -140,7 +141,7 @@ fn derive(tables: Tables) -> Option<DerivedSpace> {
         return None;
     }
     let superblock = superblock();
-    let empty = PagePlacement::Pages(PageAllocator::new(tables.pages));
+    let empty = Box::new(CowPlacement::new(PageAllocator::new(tables.pages), JournalRing::default()));
     let (space, _) = derive_space(&tables, &superblock, &[CHECKPOINT], &[], &[], empty).ok()?;
     let position =
         CheckpointPosition { uuid: superblock.uuid, lsn: 3, next_seq: 4, journal_head: 5, epoch: 6 };

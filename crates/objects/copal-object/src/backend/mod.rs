@@ -1,5 +1,5 @@
-//! Address spaces below a store besides a device: files of a directory, and a device with lenient reads.
+//! Backends: the placement of each, files of a directory, and a device with lenient reads.
 
-pub(crate) mod home;
+pub(crate) mod cow;
 pub(crate) mod hostfs;
 pub(crate) mod lenient;

@@ -21,13 +21,13 @@
 //! Not here: encoding of the tables (`snapshot`), reading them back (`recovery`).
 
 use crate::{
-    backend::home::PageHome,
     flaw::StoreFlaw,
     format::{
         checkpoint::{CHAIN_PAGE_MAX, ChainLink, HEAD_LEN, encode_page},
         run::PageRun,
         superblock::{COPIES, SUPERBLOCK_LEN, Superblock},
     },
+    space::home::PageHome,
     state::{
         StoreCore, StoreState,
         checkpoint::{ChainPlace, CheckpointStep, NewCheckpoint},
@@ -58,24 +58,24 @@ pub(crate) fn after_close(store: &StoreCore, state: &mut StoreState) {
 
 /// Not before the mount is durable: a checkpoint allocates pages.
 fn checkpoint_is_due(store: &StoreCore, state: &StoreState) -> bool {
-    let journal = state.commit.journal();
+    let journal = state.space.placement().journal();
     let used = journal.used_pages();
-    let half_full = used * 2 > journal.pages || store.shape.byte(used) > REPLAY_BYTES_MAX;
+    let half_full = used * 2 > journal.pages() || store.shape.byte(used) > REPLAY_BYTES_MAX;
     (half_full && state.checkpoint.is_mounted()) || state.checkpoint.is_forced()
 }
 
 fn start_checkpoint(store: &StoreCore, state: &mut StoreState) {
     // The tables include the open group: without a record, this checkpoint makes it durable.
     let absorbs = !state.commit.is_open_empty();
-    let journal = state.commit.journal();
+    let chain = state.commit.chain();
     let position = snapshot::CheckpointPosition {
         uuid: store.shape.uuid,
         lsn: state.commit.last_lsn(),
-        next_seq: journal.seq + u64::from(absorbs),
-        journal_head: journal.head,
+        next_seq: chain.seq + u64::from(absorbs),
+        journal_head: state.space.placement().journal().head(),
         epoch: state.commit.open_epoch(),
     };
-    let (chain_seed, mount) = (journal.previous, journal.mount);
+    let (chain_seed, mount) = (chain.previous, chain.mount);
     let body = snapshot::encode(
         &state.tables,
         &position,
@@ -92,7 +92,7 @@ fn start_checkpoint(store: &StoreCore, state: &mut StoreState) {
         state.space.quarantine(position.epoch, freed);
         group
     });
-    let (head, ios) = chain(store, position.lsn, &body, &places);
+    let (head, ios) = chain_writes(store, position.lsn, &body, &places);
     let live = state.checkpoint.superblock();
     let superblock = Superblock {
         generation: live.generation + 1,
@@ -132,8 +132,8 @@ fn chain_space(store: &StoreCore, state: &mut StoreState, body_len: usize) -> Op
     }
     let space = &mut state.space;
     // Otherwise the file of checkpoints would grow with each of them and never be removed.
-    space.start_new_file(CHECKPOINT_HOME.owner);
-    space.start_new_file(COPY_HOME.owner);
+    space.placement_mut().start_new_file(CHECKPOINT_HOME.owner);
+    space.placement_mut().start_new_file(COPY_HOME.owner);
     let mut places: Vec<ChainPlace> = Vec::new();
     while places.is_empty() || capacity(&places, page_bytes) < body_len {
         let left = body_len - capacity(&places, page_bytes);
@@ -151,7 +151,7 @@ fn chain_space(store: &StoreCore, state: &mut StoreState, body_len: usize) -> Op
     // If there is no space for a second copy, the page is stored once. The second copies are allocated after
     // all first ones.
     if let Some(first) = places.first() {
-        space.aim_far_from(first.run.at, COPY_CLASS);
+        space.placement_mut().aim_far_from(first.run.at, COPY_CLASS);
     }
     for place in &mut places {
         place.copy = space.allocate_run(place.run.pages, COPY_HOME, false);
@@ -163,7 +163,7 @@ fn chain_space(store: &StoreCore, state: &mut StoreState, body_len: usize) -> Op
 pub(crate) fn step_checkpoint(store: &StoreCore, state: &mut StoreState) -> bool {
     if state.checkpoint.is_idle()
         && checkpoint_is_due(store, state)
-        && (state.commit.is_open_empty() || !state.commit.fits_journal(0, false))
+        && (state.commit.is_open_empty() || !state.fits_journal(0, false))
     {
         start_checkpoint(store, state);
         return !state.checkpoint.is_idle();
@@ -202,7 +202,8 @@ fn finish_checkpoint(store: &StoreCore, state: &mut StoreState) {
     let Some(finished) = state.checkpoint.finish() else {
         return;
     };
-    state.commit.pass_checkpoint(finished.tail, finished.next_seq, finished.epoch);
+    state.space.placement_mut().journal_mut().reuse(finished.tail);
+    state.commit.pass_checkpoint(finished.next_seq, finished.epoch);
     if !store.shape.broken.by(StoreFlaw::CheckpointInPlace) {
         finished.runs.into_iter().for_each(|run| state.space.release(run));
     }
@@ -226,7 +227,7 @@ pub(crate) fn superblock_written(store: &StoreCore, state: &mut StoreState) {
         return;
     };
     if store.shape.broken.by(StoreFlaw::JournalReusedEarly) {
-        state.commit.reuse_journal(pending.tail);
+        state.space.placement_mut().journal_mut().reuse(pending.tail);
     }
     state.commit.want_epoch(epoch);
 }
@@ -245,7 +246,12 @@ pub(crate) fn capacity(places: &[ChainPlace], page_bytes: usize) -> usize {
 }
 
 /// Encodes a body as a chain in `places`; returns the link to its first page and the writes, last page first.
-pub(crate) fn chain(inner: &StoreCore, lsn: u64, body: &[u8], places: &[ChainPlace]) -> (ChainLink, Vec<Io>) {
+pub(crate) fn chain_writes(
+    inner: &StoreCore,
+    lsn: u64,
+    body: &[u8],
+    places: &[ChainPlace],
+) -> (ChainLink, Vec<Io>) {
     let page_bytes = inner.shape.page_bytes;
     let (head, pages) = encode_chain(lsn, body, places, page_bytes);
     let ios = pages

@@ -70,15 +70,15 @@ fn commits_that_only_a_lost_checkpoint_held_are_missed() {
     // As if the journal were full.
     let before = {
         let mut state = store.inner.state.lock();
-        assert!(state.commit.journal().head > JOURNAL_PAGES);
-        let tail = state.commit.journal().head - JOURNAL_PAGES;
-        state.commit.reuse_journal(tail);
-        (state.commit.journal().head, state.checkpoint.superblock().generation)
+        assert!(state.space.placement().journal().head() > JOURNAL_PAGES);
+        let tail = state.space.placement().journal().head() - JOURNAL_PAGES;
+        state.space.placement_mut().journal_mut().reuse(tail);
+        (state.space.placement().journal().head(), state.checkpoint.superblock().generation)
     };
     create(&store, 102).unwrap();
     let after = {
         let state = store.inner.state.lock();
-        (state.commit.journal().head, state.checkpoint.superblock().generation)
+        (state.space.placement().journal().head(), state.checkpoint.superblock().generation)
     };
     assert_eq!(after, (before.0, before.1 + 1), "no record, but a checkpoint");
     create(&store, 103).unwrap();

@@ -85,8 +85,8 @@ fn arm_beside(runner: &mut HistoryRunner<'_>, stream: u64, number: u64) -> Optio
         // With a short journal a commit would wait for a checkpoint, and that for the frame.
         let is_short = || {
             let state = store.inner.state.lock();
-            let journal = state.commit.journal();
-            journal.used_pages() * 4 > journal.pages
+            let journal = state.space.placement().journal();
+            journal.used_pages() * 4 > journal.pages()
         };
         if is_short() {
             return;

@@ -24,10 +24,10 @@ pub(crate) fn admit(
     ops_bytes: usize,
     releasing: bool,
 ) -> Result<Option<GroupAdmission>, StoreError> {
-    if record::HEADER_LEN + ops_bytes > state.commit.record_bytes_max() {
+    if record::HEADER_LEN + ops_bytes > state.space.placement().journal().record_bytes_max() {
         return Err(StoreError::TooLarge);
     }
-    let Some(admitted) = state.commit.admit(ops_bytes) else {
+    let Some(admitted) = state.commit.admit(state.space.placement().journal(), ops_bytes) else {
         // The open group is full and waits for the journal or for the flush in progress.
         if !close_group(store, state) {
             wait_journal(store, state)?;
@@ -35,7 +35,7 @@ pub(crate) fn admit(
         return Ok(None);
     };
     // At least one of the two ways to become durable must be open: a record or a checkpoint.
-    if !state.space.fits_checkpoint() && !state.commit.fits_journal(ops_bytes, releasing) {
+    if !state.space.fits_checkpoint() && !state.fits_journal(ops_bytes, releasing) {
         wait_journal(store, state)?;
         return Ok(None);
     }

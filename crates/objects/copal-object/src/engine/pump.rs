@@ -80,7 +80,7 @@ fn completed(store: &StoreCore, purpose: IoPurpose, result: Result<(), DeviceErr
             tracing::warn!(%error, "unused space was not discarded");
         }
         let epoch = state.commit.open_epoch();
-        state.space.discarded(run, result.is_ok(), epoch);
+        state.space.placement_mut().discarded(run, result.is_ok(), epoch);
         return;
     }
     if let Err(error) = result {
@@ -109,7 +109,7 @@ fn completed(store: &StoreCore, purpose: IoPurpose, result: Result<(), DeviceErr
         }
         IoPurpose::Flush { epoch } if is_sound => {
             let flushed = state.commit.end_flush(epoch);
-            state.space.flushed(flushed);
+            state.space.placement_mut().flushed(flushed);
             state.streams.flushed(flushed);
         }
         IoPurpose::Checkpoint if is_sound => checkpoint_written(&mut state),

@@ -25,7 +25,7 @@ pub(crate) fn advance(store: &StoreCore, state: &mut StoreState) {
     }
     loop {
         let mut progress = want_flushes(store, state);
-        progress |= state.commit.may_close_group(store.shape.eager) && close_group(store, state);
+        progress |= may_close_group(store, state) && close_group(store, state);
         progress |= step_checkpoint(store, state);
         progress |= state.commit.start_flush();
         progress |= submit_flush(state);
@@ -34,6 +34,10 @@ pub(crate) fn advance(store: &StoreCore, state: &mut StoreState) {
         }
     }
     free_and_answer(store, state);
+}
+
+fn may_close_group(store: &StoreCore, state: &StoreState) -> bool {
+    state.commit.may_close_group(state.space.placement().journal(), store.shape.eager)
 }
 
 /// Requests flushes for waiting callers and for an overdue quarantine.
@@ -62,7 +66,8 @@ pub(crate) fn close_group(store: &StoreCore, state: &mut StoreState) -> bool {
     }
     let carries = trusted_epoch(store, state);
     let stale = store.shape.broken.by(StoreFlaw::StampedClosing);
-    let Some(record) = state.commit.close_group(carries, stale) else {
+    let journal = state.space.placement_mut().journal_mut();
+    let Some(record) = state.commit.close_group(journal, store.shape.page_bytes, carries, stale) else {
         return false;
     };
     let ClosedRecord { group, epoch, run, buf, freed } = record;
@@ -124,7 +129,7 @@ fn fail_waiters(state: &mut StoreState) {
 
 /// Queues discards of blocks and files that have no owner any more.
 pub(crate) fn give_back(store: &StoreCore, state: &mut StoreState) {
-    for run in state.space.take_discardable() {
+    for run in state.space.placement_mut().take_discardable() {
         let io = discard_io(&store.shape, run);
         state.queue.submit(IoPurpose::Discard { run }, vec![io]);
     }

@@ -8,7 +8,6 @@
 
 use crate::{
     CreateOptions, ObjectId, ObjectKind, StoreError,
-    backend::home::PageHome,
     flaw::StoreFlaw,
     format::{
         hash128,
@@ -17,6 +16,7 @@ use crate::{
     },
     object::sums::{placement_class, unit_sums},
     resize::grow::make_available,
+    space::home::PageHome,
     state::StoreCore,
     tables::unit_pages,
 };

@@ -1,15 +1,15 @@
 //! Assembly of an open store in memory from the recovered state.
 
-use super::{OpenOverrides, StoreBackend};
+use super::{OpenOverrides, StoreBackend, backend::EmptySpace};
 use crate::{
     OpenOptions, StoreOpenError,
     flaw::StoreFlaw,
     recovery::{self, RecoveredStore},
-    space::{SpaceState, placement::PagePlacement, stream_extent_smallest},
+    space::{SpaceState, journal_place::JournalRing, placement::Placement, stream_extent_smallest},
     state::{
         StoreCore, StoreShape, StoreState,
         checkpoint::CheckpointState,
-        commit::{CommitState, journal::JournalRing},
+        commit::{CommitState, chain::RecordChain},
         fence::WriteFence,
         owners::StoreOwners,
         pending_frames::PendingFrames,
@@ -33,7 +33,8 @@ pub(super) fn assemble(
     let page_bytes = recovered.tables.page_bytes;
     let device = backend.device(options);
     let max_bytes = options.max_size_bytes.unwrap_or(u64::MAX);
-    let (files, empty) = backend.into_empty_space(recovered.tables.pages, page_bytes, max_bytes, &tuning)?;
+    let EmptySpace { files, placement: empty } =
+        backend.into_empty_space(recovered.tables.pages, page_bytes, max_bytes, ring(&recovered), &tuning)?;
     let only_saves = options.salvage && options.read_only;
     let (space, shared) = space(&recovered, empty, only_saves)?;
     recovered.tables.shared = shared;
@@ -56,9 +57,9 @@ pub(super) fn assemble(
 /// none.
 fn space(
     recovered: &RecoveredStore,
-    empty: PagePlacement,
+    empty: Box<dyn Placement>,
     only_saves: bool,
-) -> Result<(PagePlacement, SharedRuns), StoreOpenError> {
+) -> Result<(Box<dyn Placement>, SharedRuns), StoreOpenError> {
     let spare = only_saves.then(|| empty.emptied());
     let derived = recovery::derive_space(
         &recovered.tables,
@@ -97,14 +98,14 @@ fn shape(
 }
 
 /// The state of an idle store: no command in flight, no waiter.
-fn state(recovered: RecoveredStore, space: PagePlacement, tuning: OpenOverrides) -> StoreState {
-    let journal = journal(&recovered);
+fn state(recovered: RecoveredStore, space: Box<dyn Placement>, tuning: OpenOverrides) -> StoreState {
+    let chain = chain(&recovered);
     let tails = recovered.ends.into_iter().map(|(id, end)| (id, tail(&end))).collect();
     let mounted = tuning.broken.by(StoreFlaw::NoMount);
     StoreState {
         tables: recovered.tables,
         space: SpaceState::new(space),
-        commit: CommitState::new(journal, recovered.epoch, recovered.last_lsn),
+        commit: CommitState::new(chain, recovered.epoch, recovered.last_lsn),
         streams: StreamState::new(tails),
         checkpoint: CheckpointState::new(recovered.superblock, recovered.checkpoint_runs, mounted),
         fence: WriteFence::default(),
@@ -114,19 +115,23 @@ fn state(recovered: RecoveredStore, space: PagePlacement, tuning: OpenOverrides)
     }
 }
 
-fn journal(recovered: &RecoveredStore) -> JournalRing {
-    let superblock = &recovered.superblock;
+fn ring(recovered: &RecoveredStore) -> JournalRing {
     JournalRing {
-        at: superblock.journal_at,
-        pages: superblock.journal_pages,
+        at: recovered.superblock.journal_at,
+        pages: recovered.superblock.journal_pages,
         head: recovered.head,
         tail: recovered.tail,
+        page_bytes: recovered.tables.page_bytes,
+    }
+}
+
+fn chain(recovered: &RecoveredStore) -> RecordChain {
+    RecordChain {
         seq: recovered.next_seq,
         flushed_seq: recovered.next_seq,
         previous: recovered.previous,
-        mount: superblock.mount,
-        store: superblock.uuid as u64,
-        page_bytes: recovered.tables.page_bytes,
+        mount: recovered.superblock.mount,
+        store: recovered.superblock.uuid as u64,
     }
 }
 

@@ -4,11 +4,12 @@ use super::overrides::OpenOverrides;
 use crate::{
     OpenOptions, StoreOpenError,
     backend::{
-        hostfs::{FileSpace, HostFiles},
+        cow::CowPlacement,
+        hostfs::{FilePlacement, FileSpace, HostFiles},
         lenient::LenientDevice,
     },
     format::superblock::BACKEND_HOSTFS,
-    space::{allocator::PageAllocator, placement::PagePlacement},
+    space::{allocator::PageAllocator, journal_place::JournalRing, placement::Placement},
 };
 use copal_device::{Device, DeviceError};
 use std::sync::Arc;
@@ -19,6 +20,13 @@ pub(crate) enum StoreBackend {
     Device(Arc<dyn Device>),
     /// Files of a directory.
     Files(Arc<HostFiles>),
+}
+
+/// Space without owned pages.
+pub(super) struct EmptySpace {
+    /// The directory, if there is one.
+    pub(super) files: Option<Arc<HostFiles>>,
+    pub(super) placement: Box<dyn Placement>,
 }
 
 impl StoreBackend {
@@ -47,25 +55,27 @@ impl StoreBackend {
         }
     }
 
-    /// The files, if any, and space without owned pages: `pages` of a device, or up to `max_bytes` of a
-    /// directory.
+    /// Space without owned pages, with the journal `ring`: `pages` of a device, or up to
+    /// `max_bytes` of a directory.
     pub(super) fn into_empty_space(
         self,
         pages: u64,
         page_bytes: usize,
         max_bytes: u64,
+        ring: JournalRing,
         tuning: &OpenOverrides,
-    ) -> Result<(Option<Arc<HostFiles>>, PagePlacement), StoreOpenError> {
+    ) -> Result<EmptySpace, StoreOpenError> {
         match self {
             StoreBackend::Device(_) => {
                 let mut pages = PageAllocator::new(pages);
                 pages.lowest_first = tuning.lowest_first;
-                Ok((None, PagePlacement::Pages(pages)))
+                Ok(EmptySpace { files: None, placement: Box::new(CowPlacement::new(pages, ring)) })
             }
             StoreBackend::Files(files) => {
                 let numbers = files.numbers_taken().map_err(|error| DeviceError::io("list", 0, 0, error))?;
                 let space = FileSpace::on(Arc::clone(&files), &numbers, page_bytes, max_bytes);
-                Ok((Some(files), PagePlacement::Files(space)))
+                let placement = Box::new(FilePlacement::new(space, ring));
+                Ok(EmptySpace { files: Some(files), placement })
             }
         }
     }

@@ -91,7 +91,7 @@ fn grow_back(inner: &StoreCore, lengths: &StoreLengths) -> Result<(), StoreOpenE
         lengths.truncated()
     })?;
     let first = lengths.device_bytes / inner.shape.page_bytes as u64;
-    inner.state.lock().space.forget_written(first);
+    inner.state.lock().space.placement_mut().forget_written(first);
     Ok(())
 }
 
@@ -101,8 +101,8 @@ fn remove_unknown_files(store: &Arc<StoreCore>) -> Result<(), DeviceError> {
     files.refill();
     let numbers = files.numbers().map_err(|error| DeviceError::io("list", 0, 0, error))?;
     let mut state = store.state.lock();
-    state.space.query_host(0);
-    state.space.free_unknown_files(&numbers);
+    state.space.placement_mut().query_host(0);
+    state.space.placement_mut().free_unknown_files(&numbers);
     give_back(store, &mut state);
     drop(state);
     pump(store);

@@ -77,7 +77,7 @@ pub(super) fn mount(inner: &Arc<StoreCore>, needed: &[PageRun]) -> Result<(), St
 fn has_room(inner: &StoreCore, state: &StoreState, op: &RecordOp) -> bool {
     let mut encoded = Vec::new();
     op.encode(&mut encoded);
-    state.commit.fits_at_head(encoded.len()) && !inner.shape.mount_by_checkpoint
+    state.space.placement().journal().fits_at_head(encoded.len()) && !inner.shape.mount_by_checkpoint
 }
 
 fn by_record(inner: &StoreCore, state: &mut StoreState) -> MountStep {

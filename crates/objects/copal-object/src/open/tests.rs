@@ -4,6 +4,7 @@ use super::mount::hold;
 use crate::{
     MkfsOptions, OpenOptions, RecoveryReport, Store, StoreOpenError,
     backend::hostfs::{FileSpace, HostFiles},
+    backend::{cow::CowPlacement, hostfs::FilePlacement},
     checkpoint::{encode_chain, superblock_ios},
     format::{
         ops::RecordOp,
@@ -12,7 +13,7 @@ use crate::{
         superblock::Superblock,
     },
     recovery,
-    space::{SpaceState, allocator::PageAllocator, placement::PagePlacement},
+    space::{SpaceState, allocator::PageAllocator, journal_place::JournalRing},
     state::checkpoint::ChainPlace,
     tables::{
         Tables,
@@ -132,7 +133,8 @@ fn a_store_longer_than_its_device_is_truncated_not_damaged() {
 #[test]
 fn runs_that_no_store_has_are_not_walked() {
     let mut wanted = vec![PageRun::new(u64::MAX - 3, 9), PageRun::new(5, 2), PageRun::new(6, 3)];
-    let mut space = SpaceState::new(PagePlacement::Pages(PageAllocator::new(1000)));
+    let mut space =
+        SpaceState::new(Box::new(CowPlacement::new(PageAllocator::new(1000), JournalRing::default())));
     assert!(space.take(PageRun::new(100, 50)));
     wanted.extend([PageRun::new(90, u32::MAX); 1000]);
     let held = hold(&mut space, None, &wanted).unwrap();
@@ -141,7 +143,8 @@ fn runs_that_no_store_has_are_not_walked() {
     held.iter().for_each(|&run| space.release(run));
     assert_eq!(space.free_pages(), 950);
 
-    let mut space = SpaceState::new(PagePlacement::Files(FileSpace::new(4096, 1000)));
+    let mut space =
+        SpaceState::new(Box::new(FilePlacement::new(FileSpace::new(4096, 1000), JournalRing::default())));
     let dir = tempfile::tempdir().unwrap();
     let files = HostFiles::create(&dir.path().join("store")).unwrap();
     for (file, pages) in [(0u64, 8), (6, 3)] {

@@ -5,12 +5,12 @@
 
 use crate::{
     StoreOpenError,
-    backend::home::PageHome,
     format::{
         run::PageRun,
         superblock::{COPIES, SUPERBLOCK_LEN, Superblock},
     },
-    space::placement::PagePlacement,
+    space::home::PageHome,
+    space::placement::Placement,
     tables::{TableEntry, Tables, shared::SharedRuns},
 };
 use std::ops::Range;
@@ -22,8 +22,8 @@ pub(crate) fn derive_space(
     checkpoint: &[PageRun],
     zones: &[PageRun],
     hollow: &[Range<u64>],
-    empty: PagePlacement,
-) -> Result<(PagePlacement, SharedRuns), StoreOpenError> {
+    empty: Box<dyn Placement>,
+) -> Result<(Box<dyn Placement>, SharedRuns), StoreOpenError> {
     let page = tables.page_bytes as u64;
     let mut allocator = empty;
     let mut take_for = |run: PageRun, owner: u64, what: &dyn Fn() -> String| {

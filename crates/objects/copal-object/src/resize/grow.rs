@@ -217,7 +217,7 @@ fn lengthen(
     let pages = new_size / page;
     if pages > state.tables.pages {
         enter_internal(state, &op, admitted);
-        state.space.grow(pages);
+        state.space.placement_mut().grow(pages);
         state.update_checkpoint_reserve();
     }
     Ok(pages > before)
@@ -294,7 +294,7 @@ fn grown_sizes(store: &StoreCore, state: &StoreState, wanted: u64, needed: u64) 
 fn query_host(state: &mut StoreState, pages: u64) -> bool {
     let before = state.space.available_pages();
     let unwritten_bytes = state.commit.in_flight_bytes();
-    state.space.query_host(unwritten_bytes);
+    state.space.placement_mut().query_host(unwritten_bytes);
     // A caller that lacks pages retries only after an increase; otherwise it would query without end.
     let now = state.space.available_pages();
     now > before && now >= pages

@@ -109,14 +109,14 @@ fn release_surplus(store: &StoreCore, state: &mut StoreState) -> u64 {
         let step = CUT_STEP_BYTES / page;
         let end = (end.next_multiple_of(step) + step).max(STORE_BYTES_MIN / page);
         if end < pages {
-            space.cut(end);
+            space.placement_mut().cut(end);
             state.tables.pages = end;
         }
     }
     let after_cut = space.placement().hollow_pages().min(before);
     if geometry.discard_unit > 0 {
         let long = surplus.into_iter().filter(|range| range.end - range.start >= shortest);
-        long.for_each(|range| space.make_hollow(range));
+        long.for_each(|range| space.placement_mut().make_hollow(range));
     }
     let hollow = space.placement().hollow_pages() - after_cut;
     state.update_checkpoint_reserve();
@@ -168,7 +168,7 @@ fn apply_to_file(store: &StoreCore, early: Vec<PageRun>) -> Result<u64, StoreErr
     if !geometry.gives_back {
         // If the device keeps discarded blocks, the runs are usable at once.
         let mut state = store.state.lock();
-        hollow.into_iter().for_each(|range| state.space.fill(range));
+        hollow.into_iter().for_each(|range| state.space.placement_mut().fill(range));
         state.update_checkpoint_reserve();
     }
     Ok(cut_bytes)
@@ -205,7 +205,7 @@ pub(crate) fn fill(store: &Arc<StoreCore>, state: &mut MutexGuard<'_, StoreState
         }
     });
     for range in chosen.drain(..filled) {
-        state.space.fill(range);
+        state.space.placement_mut().fill(range);
     }
     state.update_checkpoint_reserve();
     filled > 0

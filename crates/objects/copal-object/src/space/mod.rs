@@ -10,16 +10,18 @@
 
 pub(crate) mod allocator;
 pub(crate) mod hollow;
+pub(crate) mod home;
+pub(crate) mod journal_place;
 pub(crate) mod pins;
 pub(crate) mod placement;
 pub(crate) mod recent;
 
 use crate::{
-    backend::home::PageHome,
     format::run::{PageRun, pages_of},
-    space::{allocator::ZONE_PAGES, pins::PagePins, placement::PagePlacement, recent::RecentPages},
+    space::home::PageHome,
+    space::{allocator::ZONE_PAGES, pins::PagePins, placement::Placement, recent::RecentPages},
 };
-use std::{collections::VecDeque, ops::Range, sync::Arc};
+use std::{collections::VecDeque, sync::Arc};
 
 /// Pages freed by one record.
 #[derive(Debug)]
@@ -31,7 +33,7 @@ struct FreedPages {
 /// Free, quarantined, staged and reserved pages.
 #[derive(Debug)]
 pub(crate) struct SpaceState {
-    placement: PagePlacement,
+    placement: Box<dyn Placement>,
     quarantine: VecDeque<FreedPages>,
     quarantine_pages: u64,
     /// Epoch up to which the quarantine must be drained.
@@ -60,7 +62,7 @@ pub(crate) struct SpaceState {
 const QUARANTINE_PAGES_MAX: u64 = 32 << 10;
 
 impl SpaceState {
-    pub(crate) fn new(placement: PagePlacement) -> SpaceState {
+    pub(crate) fn new(placement: Box<dyn Placement>) -> SpaceState {
         SpaceState {
             placement,
             quarantine: VecDeque::new(),
@@ -78,9 +80,13 @@ impl SpaceState {
         }
     }
 
-    /// Free and owned pages.
-    pub(crate) fn placement(&self) -> &PagePlacement {
-        &self.placement
+    /// Free and owned pages, and the journal's place.
+    pub(crate) fn placement(&self) -> &dyn Placement {
+        self.placement.as_ref()
+    }
+
+    pub(crate) fn placement_mut(&mut self) -> &mut dyn Placement {
+        self.placement.as_mut()
     }
 
     pub(crate) fn free_pages(&self) -> u64 {
@@ -116,7 +122,7 @@ impl SpaceState {
 
     /// Pages kept, as in [`SpaceState::system_pages`], on a device with `pages` pages besides them.
     pub(crate) fn system_pages_of(&self, pages: u64) -> u64 {
-        (pages / (PagePlacement::KEPT_ONE_IN - 1) + 1)
+        (pages / (self.placement.kept_one_in() - 1) + 1)
             .max(SpaceState::checkpoint_reserve(self.checkpoint_pages))
     }
 
@@ -337,77 +343,6 @@ impl SpaceState {
     /// Notes whether the host refuses growth; returns the previous note.
     pub(crate) fn refuse_growth(&mut self, refused: bool) -> bool {
         std::mem::replace(&mut self.growth_refused, refused)
-    }
-
-    /// Adds free pages at the end of a device.
-    pub(crate) fn grow(&mut self, to_pages: u64) {
-        self.placement.grow(to_pages);
-    }
-
-    /// Removes pages at the end of a device that have no owner.
-    pub(crate) fn cut(&mut self, to_pages: u64) {
-        self.placement.cut(to_pages);
-    }
-
-    /// Makes the free pages of `range` hollow.
-    pub(crate) fn make_hollow(&mut self, range: Range<u64>) {
-        self.placement.make_hollow(range);
-    }
-
-    /// Frees the hollow run `range`, or the first part of one.
-    pub(crate) fn fill(&mut self, range: Range<u64>) {
-        self.placement.fill(range);
-    }
-
-    /// From now on the lowest free pages of a device are allocated first.
-    pub(crate) fn place_low(&mut self) {
-        self.placement.place_low();
-    }
-
-    /// Pages from `first` on count as never written.
-    pub(crate) fn forget_written(&mut self, first: u64) {
-        self.placement.forget_written(first);
-    }
-
-    /// In a directory, `owner` continues in a new file.
-    pub(crate) fn start_new_file(&mut self, owner: u64) {
-        self.placement.start_new_file(owner);
-    }
-
-    /// The next pages for `class` lie half a device away from `page`.
-    pub(crate) fn aim_far_from(&mut self, page: u64, class: usize) {
-        self.placement.aim_far_from(page, class);
-    }
-
-    /// Takes the blocks and files that have no owner any more, for a discard.
-    pub(crate) fn take_discardable(&mut self) -> Vec<PageRun> {
-        self.placement.take_discardable()
-    }
-
-    /// The discard of a run of [`SpaceState::take_discardable`] has ended while `epoch` was open; `done`:
-    /// with success.
-    pub(crate) fn discarded(&mut self, run: PageRun, done: bool, epoch: u64) {
-        self.placement.discarded(run, done, epoch);
-    }
-
-    /// All epochs up to `epoch` are durable.
-    pub(crate) fn flushed(&mut self, epoch: u64) {
-        self.placement.flushed(epoch);
-    }
-
-    /// Queries the host's free space if a query is due.
-    pub(crate) fn query_host_when_due(&mut self, unwritten_bytes: u64) {
-        self.placement.query_host_when_due(unwritten_bytes);
-    }
-
-    /// Queries the host's free space.
-    pub(crate) fn query_host(&mut self, unwritten_bytes: u64) {
-        self.placement.query_host(unwritten_bytes);
-    }
-
-    /// Frees those files among `numbers` that no record names.
-    pub(crate) fn free_unknown_files(&mut self, numbers: &[u32]) {
-        self.placement.free_unknown_files(numbers);
     }
 }
 

@@ -1,264 +1,134 @@
-//! Placement of pages: bits of one device, or files of a directory.
+//! Placement: the part of a store that depends on the kind of storage below it. It decides the places of data
+//! and of records.
 //!
-//! Design: docs/design/object.md#space
-//! Not here: quarantine and reserves (`space`), which are the same for both.
+//! Each backend implements it. Groups, epochs, quarantine, tables, checkpoints and recovery are the same for all
+//! backends.
+//!
+//! Design: docs/design/object.md#placement
+//! Not here: quarantine and reserves (`space`).
 
-use crate::{
-    backend::home::PageHome, backend::hostfs::FileSpace, format::run::PageRun,
-    space::allocator::PageAllocator,
-};
-use std::ops::Range;
+use crate::{format::run::PageRun, space::home::PageHome, space::journal_place::JournalPlace};
+use std::{fmt::Debug, ops::Range};
 
-/// Free and owned pages of either backend.
-#[derive(Debug)]
-pub(crate) enum PagePlacement {
-    /// `cow`: pages of one device.
-    Pages(PageAllocator),
-    /// `hostfs`: pages of files.
-    Files(FileSpace),
-}
-
-impl PagePlacement {
-    /// One of so many pages of a device is kept in reserve.
-    pub(crate) const KEPT_ONE_IN: u64 = 50;
-
+/// Free and owned pages of one backend, and the place of its journal. Methods with a body concern only some
+/// backends; for the others nothing happens.
+pub(crate) trait Placement: Debug + Send {
     /// The same space without owned pages, to derive it a second time.
-    pub(crate) fn emptied(&self) -> PagePlacement {
-        match self {
-            PagePlacement::Pages(pages) => PagePlacement::Pages(PageAllocator::new(pages.pages())),
-            PagePlacement::Files(files) => PagePlacement::Files(files.emptied()),
-        }
-    }
+    fn emptied(&self) -> Box<dyn Placement>;
 
-    pub(crate) fn pages(&self) -> u64 {
-        match self {
-            PagePlacement::Pages(pages) => pages.pages(),
-            PagePlacement::Files(files) => files.pages(),
-        }
-    }
+    /// Owned and free pages.
+    fn pages(&self) -> u64;
+
+    fn free_pages(&self) -> u64;
 
     /// Pages that ordinary operations leave free, besides those for checkpoints.
-    pub(crate) fn kept_pages(&self) -> u64 {
-        match self {
-            PagePlacement::Pages(pages) => {
-                (pages.pages() - pages.hollow().pages()) / PagePlacement::KEPT_ONE_IN
-            }
-            PagePlacement::Files(files) => files.kept_pages(),
-        }
-    }
+    fn kept_pages(&self) -> u64;
 
-    pub(crate) fn free_pages(&self) -> u64 {
-        match self {
-            PagePlacement::Pages(pages) => pages.free_pages(),
-            PagePlacement::Files(files) => files.free_pages(),
-        }
-    }
-
-    /// All free pages of a device, ascending. A directory has no free pages.
-    pub(crate) fn free_ranges(&self) -> Vec<Range<u64>> {
-        match self {
-            PagePlacement::Pages(pages) => pages.free_ranges(),
-            PagePlacement::Files(_) => Vec::new(),
-        }
-    }
-
-    /// Hollow pages, ascending.
-    pub(crate) fn hollow_ranges(&self) -> Vec<Range<u64>> {
-        match self {
-            PagePlacement::Pages(pages) => pages.hollow().iter().collect(),
-            PagePlacement::Files(_) => Vec::new(),
-        }
-    }
-
-    /// Number of hollow pages.
-    pub(crate) fn hollow_pages(&self) -> u64 {
-        match self {
-            PagePlacement::Pages(pages) => pages.hollow().pages(),
-            PagePlacement::Files(_) => 0,
-        }
-    }
-
-    /// Number of runs that [`PagePlacement::hollow_ranges`] returns.
-    pub(crate) fn hollow_runs(&self) -> u64 {
-        match self {
-            PagePlacement::Pages(pages) => pages.hollow().runs(),
-            PagePlacement::Files(_) => 0,
-        }
-    }
-
-    /// Makes the free pages of `range` hollow.
-    pub(crate) fn make_hollow(&mut self, range: Range<u64>) {
-        if let PagePlacement::Pages(pages) = self {
-            pages.make_hollow(range);
-        }
-    }
-
-    /// Frees the hollow run `range`, or the first part of one.
-    pub(crate) fn fill(&mut self, range: Range<u64>) {
-        if let PagePlacement::Pages(pages) = self {
-            pages.fill(range);
-        }
-    }
-
-    /// Removes pages at the end of a device that have no owner.
-    pub(crate) fn cut(&mut self, to_pages: u64) {
-        if let PagePlacement::Pages(pages) = self {
-            pages.cut(to_pages);
-        }
-    }
-
-    /// Adds free pages at the end of a device.
-    pub(crate) fn grow(&mut self, to_pages: u64) {
-        if let PagePlacement::Pages(pages) = self {
-            pages.grow(to_pages);
-        }
+    /// One of so many pages is kept, for the computation of growth.
+    fn kept_one_in(&self) -> u64 {
+        50
     }
 
     /// Marks `run` as owned. `false`, without a change, if a page of it is owned already.
-    pub(crate) fn take(&mut self, run: PageRun) -> bool {
-        match self {
-            PagePlacement::Pages(pages) => pages.take(run),
-            PagePlacement::Files(files) => files.take(run),
-        }
+    fn take(&mut self, run: PageRun) -> bool;
+
+    /// Like [`Placement::take`], for an object that may continue there.
+    fn take_for(&mut self, run: PageRun, _owner: u64) -> bool {
+        self.take(run)
     }
 
-    /// Like [`PagePlacement::take`], for an object that may continue there.
-    pub(crate) fn take_for(&mut self, run: PageRun, owner: u64) -> bool {
-        match self {
-            PagePlacement::Pages(pages) => pages.take(run),
-            PagePlacement::Files(files) => files.take_for(run, owner),
-        }
-    }
-
-    /// The pages of `run` that can have an owner: those of the device, or, in a directory, all of a run
-    /// inside one file.
-    pub(crate) fn clip(&self, run: PageRun) -> Option<PageRun> {
-        match self {
-            PagePlacement::Pages(pages) => {
-                let left = pages.pages().checked_sub(run.at)?.min(run.pages.into());
-                (left > 0).then(|| PageRun::new(run.at, left as u32))
-            }
-            PagePlacement::Files(files) => files.is_valid(run).then_some(run),
-        }
-    }
+    /// The pages of `run` that can have an owner.
+    fn clip(&self, run: PageRun) -> Option<PageRun>;
 
     /// Frees `run`.
-    pub(crate) fn release(&mut self, run: PageRun) {
-        match self {
-            PagePlacement::Pages(pages) => pages.release(run),
-            PagePlacement::Files(files) => files.release(run),
-        }
-    }
+    fn release(&mut self, run: PageRun);
 
     /// Allocates `pages` pages; `None` if fewer are free.
-    pub(crate) fn allocate(&mut self, pages: u64, home: PageHome) -> Option<Vec<PageRun>> {
-        match self {
-            PagePlacement::Pages(bits) => bits.allocate(pages, home.class),
-            PagePlacement::Files(files) => files.allocate(pages, home.owner),
-        }
+    fn allocate(&mut self, pages: u64, home: PageHome) -> Option<Vec<PageRun>>;
+
+    /// Allocates one run of `pages` pages; with `written`, from space that was written before.
+    fn allocate_run(&mut self, pages: u32, home: PageHome, written: bool) -> Option<PageRun>;
+
+    /// The journal.
+    fn journal(&self) -> &dyn JournalPlace;
+
+    fn journal_mut(&mut self) -> &mut dyn JournalPlace;
+
+    /// All free pages, ascending, if addresses have an end.
+    fn free_ranges(&self) -> Vec<Range<u64>> {
+        Vec::new()
     }
 
-    /// From now on the lowest free pages of a device are allocated first.
-    pub(crate) fn place_low(&mut self) {
-        if let PagePlacement::Pages(pages) = self {
-            pages.lowest_first = true;
-        }
+    /// Hollow pages, ascending.
+    fn hollow_ranges(&self) -> Vec<Range<u64>> {
+        Vec::new()
     }
+
+    /// Number of hollow pages.
+    fn hollow_pages(&self) -> u64 {
+        0
+    }
+
+    /// Number of runs that [`Placement::hollow_ranges`] returns.
+    fn hollow_runs(&self) -> u64 {
+        0
+    }
+
+    /// Makes the free pages of `range` hollow.
+    fn make_hollow(&mut self, _range: Range<u64>) {}
+
+    /// Frees the hollow run `range`, or the first part of one.
+    fn fill(&mut self, _range: Range<u64>) {}
+
+    /// Removes pages at the end that have no owner.
+    fn cut(&mut self, _to_pages: u64) {}
+
+    /// Adds free pages at the end.
+    fn grow(&mut self, _to_pages: u64) {}
+
+    /// From now on the lowest free pages are allocated first.
+    fn place_low(&mut self) {}
 
     /// The next pages for `class` lie half a device away from `page`.
-    pub(crate) fn aim_far_from(&mut self, page: u64, class: usize) {
-        if let PagePlacement::Pages(bits) = self {
-            bits.aim_far_from(page, class);
-        }
-    }
-
-    /// Allocates one run of `pages` pages; with `written`, from written space only. In files all space is
-    /// equal.
-    pub(crate) fn allocate_run(&mut self, pages: u32, home: PageHome, written: bool) -> Option<PageRun> {
-        match self {
-            PagePlacement::Pages(bits) => bits.allocate_run(pages, home.class, written),
-            PagePlacement::Files(files) => files.allocate_run(pages, home.owner),
-        }
-    }
+    fn aim_far_from(&mut self, _page: u64, _class: usize) {}
 
     /// Notes that every page of `run` has been written.
-    pub(crate) fn note_written(&mut self, run: PageRun) {
-        if let PagePlacement::Pages(pages) = self {
-            pages.note_written(run);
-        }
-    }
+    fn note_written(&mut self, _run: PageRun) {}
 
     /// Pages from `first` on count as never written.
-    pub(crate) fn forget_written(&mut self, first: u64) {
-        if let PagePlacement::Pages(pages) = self {
-            pages.forget_written(first);
-        }
-    }
+    fn forget_written(&mut self, _first: u64) {}
 
     /// Number of runs of written zones.
-    pub(crate) fn zone_runs(&self) -> u64 {
-        match self {
-            PagePlacement::Pages(pages) => pages.zone_runs(),
-            PagePlacement::Files(_) => 0,
-        }
+    fn zone_runs(&self) -> u64 {
+        0
     }
 
     /// Runs of written zones, for the checkpoint.
-    pub(crate) fn written_zones(&self) -> Vec<(u64, u64)> {
-        match self {
-            PagePlacement::Pages(pages) => pages.written_zones(),
-            PagePlacement::Files(_) => Vec::new(),
-        }
+    fn written_zones(&self) -> Vec<(u64, u64)> {
+        Vec::new()
     }
 
-    /// Takes the blocks and files that have no owner any more, for a discard.
-    pub(crate) fn take_discardable(&mut self) -> Vec<PageRun> {
-        match self {
-            PagePlacement::Pages(_) => Vec::new(),
-            PagePlacement::Files(files) => files.take_discardable(),
-        }
+    /// Takes the pages that have no owner any more, for a discard.
+    fn take_discardable(&mut self) -> Vec<PageRun> {
+        Vec::new()
     }
 
-    /// The discard of a run of [`PagePlacement::take_discardable`] has ended while `epoch` was open; `done`:
-    /// with success.
-    pub(crate) fn discarded(&mut self, run: PageRun, done: bool, epoch: u64) {
-        if let PagePlacement::Files(files) = self {
-            files.discarded(run, done, epoch);
-        }
-    }
+    /// The discard of a run of [`Placement::take_discardable`] has ended while `epoch` was open; `done`: with
+    /// success.
+    fn discarded(&mut self, _run: PageRun, _done: bool, _epoch: u64) {}
 
     /// All epochs up to `epoch` are durable.
-    pub(crate) fn flushed(&mut self, epoch: u64) {
-        if let PagePlacement::Files(files) = self {
-            files.flushed(epoch);
-        }
-    }
+    fn flushed(&mut self, _epoch: u64) {}
 
-    /// In a directory, `owner` continues in a new file.
-    pub(crate) fn start_new_file(&mut self, owner: u64) {
-        if let PagePlacement::Files(files) = self {
-            files.start_new_file(owner);
-        }
-    }
+    /// `owner` continues in a new file.
+    fn start_new_file(&mut self, _owner: u64) {}
 
-    /// Queries the host's free space if a query is due.
-    pub(crate) fn query_host_when_due(&mut self, unwritten_bytes: u64) {
-        if let PagePlacement::Files(files) = self {
-            files.query_host_when_due(unwritten_bytes);
-        }
-    }
+    /// Queries the host's free space if a query is due. Of that space, `unwritten_bytes` are not written yet.
+    fn query_host_when_due(&mut self, _unwritten_bytes: u64) {}
 
     /// Queries the host's free space.
-    pub(crate) fn query_host(&mut self, unwritten_bytes: u64) {
-        if let PagePlacement::Files(files) = self {
-            files.query_host(unwritten_bytes);
-        }
-    }
+    fn query_host(&mut self, _unwritten_bytes: u64) {}
 
     /// Frees those files among `numbers` that no record names.
-    pub(crate) fn free_unknown_files(&mut self, numbers: &[u32]) {
-        if let PagePlacement::Files(files) = self {
-            files.free_unknown_files(numbers);
-        }
-    }
+    fn free_unknown_files(&mut self, _numbers: &[u32]) {}
 }

@@ -127,6 +127,12 @@ impl StoreState {
         pages.saturating_sub(self.checkpoint.pages_becoming_free())
     }
 
+    /// Whether the journal has room for the open group's record with `ops_bytes` more; `releasing` operations may
+    /// use its reserved part.
+    pub(crate) fn fits_journal(&self, ops_bytes: usize, releasing: bool) -> bool {
+        self.commit.fits_journal(self.space.placement().journal(), ops_bytes, releasing)
+    }
+
     /// Pages missing for a checkpoint of tables that are `more` bytes longer. An operation that only frees
     /// space (`releases`) may use the whole reserve.
     pub(crate) fn pages_for_tables(&self, more: u64, releases: bool) -> u64 {
@@ -167,7 +173,7 @@ impl StoreState {
 
     /// Queries the host's free space if a query is due, before anything is admitted.
     pub(crate) fn query_host_when_due(&mut self) {
-        self.space.query_host_when_due(self.commit.in_flight_bytes());
+        self.space.placement_mut().query_host_when_due(self.commit.in_flight_bytes());
     }
 
     /// The write of a frame has completed.

@@ -332,7 +332,7 @@ impl Store {
     /// From now on space is allocated as near the beginning of the device as possible, in preparation for a
     /// shrink.
     pub fn place_low(&self) {
-        self.inner.state.lock().space.place_low();
+        self.inner.state.lock().space.placement_mut().place_low();
     }
 
     /// Whether [`RawExtent::write`] ends in the kernel's page cache and does not wait for the device.

@@ -13,7 +13,6 @@
 
 use crate::{
     Ack, FramePos, Lsn, ObjectId, StoreError,
-    backend::home::PageHome,
     engine::{
         admission::{admit, enter_internal},
         pump::wait_change,
@@ -26,6 +25,7 @@ use crate::{
     },
     resize::grow::make_available,
     space,
+    space::home::PageHome,
     state::{StoreCore, StoreState, pending_frames::PendingFrame, queue::IoPurpose},
     stream::reserved_frame::{FrameRoute, ReservedFrame},
     tables::StreamPiece,

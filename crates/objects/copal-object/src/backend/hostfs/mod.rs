@@ -15,6 +15,7 @@
 mod directory;
 mod files;
 mod numbers;
+mod placement;
 #[cfg(test)]
 pub(crate) mod sim_directory;
 mod space;
@@ -23,4 +24,5 @@ mod syncs;
 mod tests;
 
 pub(crate) use files::{FILE_BYTES, HostFiles};
+pub(crate) use placement::FilePlacement;
 pub(crate) use space::FileSpace;

@@ -19,8 +19,8 @@ use super::{
     numbers::FileNumbers,
 };
 use crate::{
-    backend::home::PageHome,
     format::run::{PageRun, RUN_PAGES_MAX},
+    space::home::PageHome,
 };
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},

@@ -7,9 +7,9 @@
 use super::{Runs, SumUnit};
 use crate::{
     CreateOptions, FramePos, ObjectId, ObjectKind, ObjectLifetime, Op, ReadCheck, StoreError, Txn,
-    backend::home::PageHome,
     format::ops::ObjectTraits,
     object::{sums::placement_class, writer::StagedObject},
+    space::home::PageHome,
     state::{StoreShape, StoreState},
     tables::{
         ObjectEntry, TableEntry,

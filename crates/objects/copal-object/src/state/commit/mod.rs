@@ -1,26 +1,27 @@
-//! Commit state: open and closed groups, the journal, the epochs of flushes, and waiting commits.
+//! Commit state: open and closed groups, the record chain, the epochs of flushes, and waiting commits.
 //!
 //! Design: docs/design/object.md#commit-on-one-flush
 //! Invariants
-//! - Groups, journal and epochs change together, only here.
+//! - Groups, record chain and epochs change together, only here.
 //! - Waiters are ordered by their positions.
 //!
 //! Not here: the steps (`engine`), and the device.
 
+pub(crate) mod chain;
 pub(crate) mod clean_mark;
 pub(crate) mod epoch;
 pub(crate) mod group;
-pub(crate) mod journal;
 
 use crate::{
     Lsn, StoreError,
     format::{ops::RecordOp, record, run::PageRun},
+    space::journal_place::JournalPlace,
 };
+use chain::{NewRecord, RecordChain};
 use clean_mark::CleanMark;
 use copal_device::{AlignedBuf, Completer};
 use epoch::{FlushEpochs, FlushStep};
 use group::{ClosedGroup, CommitGroups, GroupAdmission, OpenGroup};
-use journal::{JournalRing, NewRecord};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Bytes in flight beyond which commits wait.
@@ -48,11 +49,11 @@ pub(crate) struct ClosedRecord {
     pub(crate) freed: Vec<PageRun>,
 }
 
-/// Groups, journal and epochs, and their writes in flight.
+/// Groups, record chain and epochs, and their writes in flight.
 pub(crate) struct CommitState {
     epochs: FlushEpochs,
     groups: CommitGroups,
-    journal: JournalRing,
+    chain: RecordChain,
     /// Pages of data writes in flight.
     in_flight: BTreeMap<u64, u32>,
     in_flight_bytes: u64,
@@ -69,11 +70,11 @@ pub(crate) struct CommitState {
 impl CommitState {
     /// After recovery: all commits up to `last_lsn` and all epochs up to `epoch` are durable; there are no
     /// waiters.
-    pub(crate) fn new(journal: JournalRing, epoch: u64, last_lsn: u64) -> CommitState {
+    pub(crate) fn new(chain: RecordChain, epoch: u64, last_lsn: u64) -> CommitState {
         CommitState {
             epochs: FlushEpochs::new(epoch),
             groups: CommitGroups::new(last_lsn),
-            journal,
+            chain,
             in_flight: BTreeMap::new(),
             in_flight_bytes: 0,
             in_flight_limit: IN_FLIGHT_BYTES_MAX,
@@ -179,21 +180,16 @@ impl CommitState {
         &self.groups.open.freed
     }
 
-    /// Bytes of the longest record.
-    pub(crate) fn record_bytes_max(&self) -> usize {
-        self.journal.record_bytes_max()
-    }
-
     /// Room for a transaction of at most `ops_bytes` bytes of operations in the open group; `None` if the
     /// group must be closed first.
-    pub(crate) fn admit(&self, ops_bytes: usize) -> Option<GroupAdmission> {
-        self.groups.admit(ops_bytes, self.journal.record_bytes_max())
+    pub(crate) fn admit(&self, journal: &dyn JournalPlace, ops_bytes: usize) -> Option<GroupAdmission> {
+        self.groups.admit(ops_bytes, journal.record_bytes_max())
     }
 
     /// Whether the journal has room for the open group's record with `ops_bytes` more.
-    pub(crate) fn fits_journal(&self, ops_bytes: usize, releasing: bool) -> bool {
+    pub(crate) fn fits_journal(&self, journal: &dyn JournalPlace, ops_bytes: usize, releasing: bool) -> bool {
         let group = &self.groups.open;
-        self.journal.position_of(group.ops.len() + ops_bytes, releasing || group.releasing).is_some()
+        journal.fits(group.ops.len() + ops_bytes, releasing || group.releasing)
     }
 
     /// Assigns the position of one more transaction in the open group; `releasing` ones may use the reserved
@@ -285,11 +281,11 @@ impl CommitState {
     }
 
     /// Whether the open group should be closed; `eager`: also while a flush is in progress.
-    pub(crate) fn may_close_group(&self, eager: bool) -> bool {
+    pub(crate) fn may_close_group(&self, journal: &dyn JournalPlace, eager: bool) -> bool {
         if self.groups.is_open_empty() {
             return false;
         }
-        let full = self.groups.open.ops.len() > self.journal.record_bytes_max() / 2
+        let full = self.groups.open.ops.len() > journal.record_bytes_max() / 2
             || self.groups.open.transactions > TRANSACTIONS_FULL;
         let idle = self.groups.records == 0 && (self.epochs.flushing.is_none() || eager);
         full || idle || self.flush_is_due()
@@ -297,13 +293,17 @@ impl CommitState {
 
     /// Creates the record of the open group; `None` if the journal has no room for it. The record calls
     /// `carries` flushed. `stale` is a flaw: the record carries the epoch that is being flushed.
-    pub(crate) fn close_group(&mut self, carries: u64, stale: bool) -> Option<ClosedRecord> {
+    pub(crate) fn close_group(
+        &mut self,
+        journal: &mut dyn JournalPlace,
+        page_bytes: usize,
+        carries: u64,
+        stale: bool,
+    ) -> Option<ClosedRecord> {
         let group = &self.groups.open;
-        let position = self.journal.position_of(group.ops.len(), group.releasing)?;
-        let page_bytes = self.journal.page_bytes;
-        let pages = record::pages_for(group.ops.len(), page_bytes) as u64;
+        let run = journal.take(group.ops.len(), group.releasing)?;
         assert!(
-            record::HEADER_LEN + group.ops.len() <= self.journal.record_bytes_max(),
+            record::HEADER_LEN + group.ops.len() <= journal.record_bytes_max(),
             "a record is no longer than recovery reads"
         );
         let group = std::mem::take(&mut self.groups.open);
@@ -312,28 +312,26 @@ impl CommitState {
             Some(FlushStep::Closing(epoch) | FlushStep::Submitted(epoch)) if stale => epoch,
             _ => self.epochs.begin_write(),
         };
-        let mut buf = AlignedBuf::zeroed(pages as usize * page_bytes);
+        let mut buf = AlignedBuf::zeroed(run.pages as usize * page_bytes);
         let first_lsn = if group.transactions == 0 { self.groups.last_lsn + 1 } else { group.first_lsn };
         let record = NewRecord {
-            position,
             ops: &group.ops,
             transactions: group.transactions,
             first_lsn,
             epoch,
             flushed_epoch: carries,
         };
-        self.journal.write(&record, &mut buf);
+        self.chain.write(&record, &mut buf);
         self.groups.records += 1;
         self.groups.closed.push_back(ClosedGroup {
             number: group.number,
             epoch,
             last_lsn: first_lsn + u64::from(group.transactions) - 1,
-            next_seq: self.journal.seq,
+            next_seq: self.chain.seq,
             carries,
             outstanding: group.outstanding + 1,
         });
         self.unflushed_bytes += buf.len() as u64;
-        let run = self.journal.run(position, pages);
         Some(ClosedRecord { group: group.number, epoch, run, buf, freed: group.freed })
     }
 
@@ -378,7 +376,7 @@ impl CommitState {
         self.epochs.end_flush(open);
         if let Some((carried, seq)) = self.groups.flushed(open) {
             self.epochs.durable_flushed = self.epochs.durable_flushed.max(carried);
-            self.journal.flushed_seq = seq;
+            self.chain.flushed_seq = seq;
         }
         open
     }
@@ -388,7 +386,7 @@ impl CommitState {
     pub(crate) fn note_durable_groups(&mut self) {
         if let Some((carried, seq)) = self.groups.flushed(self.epochs.flushed) {
             self.epochs.durable_flushed = self.epochs.durable_flushed.max(carried);
-            self.journal.flushed_seq = self.journal.flushed_seq.max(seq);
+            self.chain.flushed_seq = self.chain.flushed_seq.max(seq);
         }
     }
 
@@ -423,18 +421,19 @@ impl CommitState {
 
     /// Records below this are durable.
     pub(crate) fn flushed_seq(&self) -> u64 {
-        self.journal.flushed_seq
+        self.chain.flushed_seq
     }
 
-    pub(crate) fn journal(&self) -> &JournalRing {
-        &self.journal
+    /// Header fields of the next record.
+    pub(crate) fn chain(&self) -> &RecordChain {
+        &self.chain
     }
 
     /// Closes the open group without a record: a checkpoint that is about to be written replaces the record
     /// and takes its number. Returns the group's number and its freed pages.
     pub(crate) fn absorb_open_group(&mut self) -> (u64, Vec<PageRun>) {
-        self.journal.seq += 1;
-        self.groups.absorb_open(self.epochs.open, self.journal.seq, self.epochs.flushed)
+        self.chain.seq += 1;
+        self.groups.absorb_open(self.epochs.open, self.chain.seq, self.epochs.flushed)
     }
 
     /// Whether every write has completed of groups up to `last`, of epochs up to `epoch`, and of `absorbed`
@@ -443,30 +442,16 @@ impl CommitState {
         self.groups.is_complete(last, epoch, absorbed)
     }
 
-    /// The journal before `tail` may be overwritten.
-    pub(crate) fn reuse_journal(&mut self, tail: u64) {
-        self.journal.tail = tail;
-    }
-
-    /// A checkpoint is durable: the journal starts at `tail` with record `next_seq`, and all epochs up to
-    /// `epoch` are durable.
-    pub(crate) fn pass_checkpoint(&mut self, tail: u64, next_seq: u64, epoch: u64) {
-        self.reuse_journal(tail);
-        self.journal.flushed_seq = self.journal.flushed_seq.max(next_seq);
+    /// A checkpoint is durable: the journal starts with record `next_seq`, and all epochs up to `epoch` are
+    /// durable.
+    pub(crate) fn pass_checkpoint(&mut self, next_seq: u64, epoch: u64) {
+        self.chain.flushed_seq = self.chain.flushed_seq.max(next_seq);
         self.epochs.durable_flushed = self.epochs.durable_flushed.max(epoch);
     }
 
     /// Sets the mount that records carry from now on; returns the previous one.
     pub(crate) fn set_mount(&mut self, mount: u64) -> u64 {
-        std::mem::replace(&mut self.journal.mount, mount)
-    }
-
-    /// Whether a record of so many bytes of operations fits exactly at the journal's head.
-    pub(crate) fn fits_at_head(&self, ops_bytes: usize) -> bool {
-        let journal = &self.journal;
-        let pages = record::pages_for(ops_bytes, journal.page_bytes);
-        pages * journal.page_bytes <= journal.record_bytes_max()
-            && journal.place(pages as u64, 0) == Some(journal.head)
+        std::mem::replace(&mut self.chain.mount, mount)
     }
 
     /// Takes the operations out of the open group; returns the pages that they freed.
@@ -478,7 +463,7 @@ impl CommitState {
     /// Starts a new hash chain from `seed`. One record number is skipped: from an older superblock on, a
     /// record is missing.
     pub(crate) fn begin_chain(&mut self, seed: u64) {
-        self.journal.previous = seed;
-        self.journal.seq += 1;
+        self.chain.previous = seed;
+        self.chain.seq += 1;
     }
 }

@@ -1,0 +1,114 @@
+//! Places of journal records: a ring of pages, unless a backend places records with its data.
+//!
+//! Positions in the ring are pages counted from the store's first record on; modulo the length they give the
+//! place in the ring. A record never wraps: if it does not fit before the end of the ring, it starts at the
+//! ring's first page.
+//! Invariants
+//! - Nothing between tail and head is overwritten; the tail moves only when the superblock that passes it is
+//!   durable (OBJ-7).
+//! - One sixteenth of the ring is reserved for records that free space and for mounts.
+
+use crate::format::{record, run::PageRun};
+use std::fmt::Debug;
+
+/// Longest record in bytes, for a journal of any size.
+const RECORD_BYTES_MAX: u64 = 4 << 20;
+
+/// The place of the next record, and the records that recovery would replay.
+pub(crate) trait JournalPlace: Debug {
+    /// Longest record in bytes.
+    fn record_bytes_max(&self) -> usize;
+
+    /// Position of the next record.
+    fn head(&self) -> u64;
+
+    /// Pages of the records that recovery would replay, and of skipped space between them.
+    fn used_pages(&self) -> u64;
+
+    /// Most pages that these may have.
+    fn pages(&self) -> u64;
+
+    /// Whether there is room for a record of so many bytes of operations; `releasing` ones may use the reserved
+    /// part.
+    fn fits(&self, ops_bytes: usize, releasing: bool) -> bool;
+
+    /// Whether a record of so many bytes of operations fits exactly at the head.
+    fn fits_at_head(&self, ops_bytes: usize) -> bool;
+
+    /// Takes the place of the next record and moves the head behind it. `None`: there is no room.
+    fn take(&mut self, ops_bytes: usize, releasing: bool) -> Option<PageRun>;
+
+    /// Records before `tail` may be overwritten.
+    fn reuse(&mut self, tail: u64);
+}
+
+/// The ring.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct JournalRing {
+    /// First page on the device.
+    pub(crate) at: u64,
+    pub(crate) pages: u64,
+    pub(crate) head: u64,
+    pub(crate) tail: u64,
+    pub(crate) page_bytes: usize,
+}
+
+impl JournalRing {
+    /// Pages reserved for records that free space.
+    fn kept_pages(&self) -> u64 {
+        (self.pages / 16).max(1)
+    }
+
+    /// Position of a record of `pages` pages that leaves `keep` pages; `None` if the ring is full.
+    fn place(&self, pages: u64, keep: u64) -> Option<u64> {
+        let within = self.head % self.pages;
+        let skip = if within + pages > self.pages { self.pages - within } else { 0 };
+        let at = self.head + skip;
+        (at + pages - self.tail <= self.pages - keep.min(self.pages)).then_some(at)
+    }
+
+    fn position_of(&self, ops_bytes: usize, releasing: bool) -> Option<(u64, u64)> {
+        let pages = record::pages_for(ops_bytes, self.page_bytes) as u64;
+        let keep = if releasing { 0 } else { self.kept_pages() };
+        self.place(pages, keep).map(|position| (position, pages))
+    }
+}
+
+impl JournalPlace for JournalRing {
+    /// min(journal/8, 4 MiB), at least a page.
+    fn record_bytes_max(&self) -> usize {
+        let page = self.page_bytes as u64;
+        ((self.pages / 8 * page).min(RECORD_BYTES_MAX).max(page)) as usize
+    }
+
+    fn head(&self) -> u64 {
+        self.head
+    }
+
+    fn used_pages(&self) -> u64 {
+        self.head - self.tail
+    }
+
+    fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    fn fits(&self, ops_bytes: usize, releasing: bool) -> bool {
+        self.position_of(ops_bytes, releasing).is_some()
+    }
+
+    fn fits_at_head(&self, ops_bytes: usize) -> bool {
+        let pages = record::pages_for(ops_bytes, self.page_bytes);
+        pages * self.page_bytes <= self.record_bytes_max() && self.place(pages as u64, 0) == Some(self.head)
+    }
+
+    fn take(&mut self, ops_bytes: usize, releasing: bool) -> Option<PageRun> {
+        let (position, pages) = self.position_of(ops_bytes, releasing)?;
+        self.head = position + pages;
+        Some(PageRun::new(self.at + position % self.pages, pages as u32))
+    }
+
+    fn reuse(&mut self, tail: u64) {
+        self.tail = tail;
+    }
+}
