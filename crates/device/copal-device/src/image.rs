@@ -99,7 +99,7 @@ impl Image {
         }
     }
 
-    /// Copies bytes in.
+    /// Copies bytes in. Whole pages of zeros take no memory.
     ///
     /// # Panics
     /// When the range is not inside the image.
@@ -107,6 +107,12 @@ impl Image {
         self.assert_inside(at, bytes.len() as u64);
         for (index, within, part) in pieces(at, bytes.len()) {
             let source = &bytes[part];
+            if source.len() == PAGE && source.iter().all(|&byte| byte == 0) {
+                if self.page(index).is_some() {
+                    self.set_page(index, None);
+                }
+                continue;
+            }
             let page = self.slot(index).get_or_insert_with(|| Arc::new([0; PAGE]));
             Arc::make_mut(page)[within..within + source.len()].copy_from_slice(source);
         }
