@@ -8,6 +8,7 @@
 
 use crate::{
     CreateOptions, ObjectId, ObjectKind, StoreError,
+    engine::pump::pump,
     flaw::StoreFlaw,
     format::{
         hash128,
@@ -98,6 +99,14 @@ impl StagedObject {
     }
 }
 
+/// A piece on its way to the device.
+struct StagedPiece {
+    bytes: u64,
+    /// A flaw (OBJ-6): the epoch of its submission.
+    submitted_in: Option<u64>,
+    completion: Completion<Vec<IoDone>>,
+}
+
 /// Writes a large immutable object piece by piece, before it has an id.
 pub struct ObjectWriter {
     space: StagedSpace,
@@ -111,7 +120,7 @@ pub struct ObjectWriter {
     /// Filled bytes of it; less than a piece.
     filled: usize,
     piece_bytes: usize,
-    in_flight: VecDeque<(Option<u64>, Completion<Vec<IoDone>>)>,
+    in_flight: VecDeque<StagedPiece>,
     epoch: u64,
 }
 
@@ -258,7 +267,8 @@ impl ObjectWriter {
             }
         }
         runs.into_iter().for_each(|run| self.add_run(run));
-        self.in_flight.push_back((submitted_in, inner.device.submit(ios)));
+        let (bytes, completion) = (pages * page_bytes as u64, inner.device.submit(ios));
+        self.in_flight.push_back(StagedPiece { bytes, submitted_in, completion });
         if self.in_flight.len() > PIECES_MAX {
             self.wait_oldest()?;
         }
@@ -275,16 +285,22 @@ impl ObjectWriter {
     }
 
     fn wait_oldest(&mut self) -> Result<(), StoreError> {
-        let Some((submitted_in, completion)) = self.in_flight.pop_front() else {
+        let Some(StagedPiece { bytes, submitted_in, completion }) = self.in_flight.pop_front() else {
             return Ok(());
         };
         let result = completion.wait().into_iter().try_for_each(|done| done.result);
-        let mut state = self.space.inner.state.lock();
+        let inner = &self.space.inner;
+        let mut state = inner.state.lock();
         if let Err(error) = result {
             state.fence.fail(error.clone());
             return Err(StoreError::Device(error));
         }
         self.epoch = self.epoch.max(submitted_in.unwrap_or(state.commit.open_epoch()));
+        let is_due = state.commit.count_staged(bytes);
+        drop(state);
+        if is_due {
+            pump(inner);
+        }
         Ok(())
     }
 }

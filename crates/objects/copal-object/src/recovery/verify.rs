@@ -95,8 +95,8 @@ fn published_is_there(
     let Some(published) = PublishedSums::read(source, runs, len, trailer, unit)? else {
         return Ok(false);
     };
-    for index in 0..published.units() {
-        if !published.unit_is_there(source, index)? {
+    for units in published.chunks() {
+        if !published.damaged_units(source, units)?.is_empty() {
             return Ok(false);
         }
     }
@@ -125,21 +125,21 @@ pub(crate) fn unit_damage(
     let all: Vec<u64> = runs.iter().flat_map(|run| run.at..run.end()).collect();
     joined(&all[data as usize..]).into_iter().for_each(|run| summed(run, false));
     let mut damaged = Vec::new();
-    for index in 0..published.units() {
-        let is_there = match published.unit_is_there(source, index) {
-            Ok(is_there) => is_there,
+    for units in published.chunks() {
+        damaged.extend(match published.damaged_units(source, units.clone()) {
+            Ok(damaged) => damaged,
             Err(error) if error.is_passing() => return Err(error),
-            Err(_) => false,
-        };
-        let pages = published.unit_pages(index);
-        joined(&published.pages[pages.start as usize..pages.end as usize])
-            .into_iter()
-            .for_each(|run| summed(run, true));
-        if !is_there {
-            damaged.push(pages);
+            // A sector is unreadable: the units are read one by one.
+            Err(_) => published.damaged_one_by_one(source, units.clone())?,
+        });
+        for index in units {
+            let pages = published.unit_pages(index..index + 1);
+            joined(&published.pages[pages.start as usize..pages.end as usize])
+                .into_iter()
+                .for_each(|run| summed(run, true));
         }
     }
-    Ok(damaged)
+    Ok(damaged.into_iter().map(|index| published.unit_pages(index..index + 1)).collect())
 }
 
 /// A published object with its sums in memory.
@@ -172,23 +172,53 @@ impl PublishedSums {
         Ok(right.then_some(PublishedSums { pages, sums, unit: unit as usize }))
     }
 
-    fn units(&self) -> usize {
-        self.pages.len().div_ceil(self.unit)
+    /// All units, in ranges that are read at once.
+    fn chunks(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let units = self.pages.len().div_ceil(self.unit);
+        let step = (CHUNK_PAGES as usize / self.unit).max(1);
+        (0..units).step_by(step).map(move |first| first..(first + step).min(units))
     }
 
-    fn unit_pages(&self, index: usize) -> Range<u64> {
-        let from = index * self.unit;
-        from as u64..(from + self.unit).min(self.pages.len()) as u64
+    /// Pages of the object that `units` take.
+    fn unit_pages(&self, units: Range<usize>) -> Range<u64> {
+        let end = (units.end * self.unit).min(self.pages.len());
+        (units.start * self.unit) as u64..end as u64
     }
 
-    fn unit_is_there(&self, source: &RecoverySource<'_>, index: usize) -> Result<bool, DeviceError> {
-        let pages = self.unit_pages(index);
-        let mut sum = 0;
+    /// Those of `units` whose bytes do not fit their sums.
+    fn damaged_units(
+        &self,
+        source: &RecoverySource<'_>,
+        units: Range<usize>,
+    ) -> Result<Vec<usize>, DeviceError> {
+        let pages = self.unit_pages(units.clone());
+        let mut bytes = Vec::new();
         for run in joined(&self.pages[pages.start as usize..pages.end as usize]) {
-            sum = copal_codec::crc32c(sum, &source.read(run)?);
+            bytes.append(&mut source.read(run)?);
         }
-        let stored = self.sums.get(index * 4..index * 4 + 4);
-        Ok(stored == Some(&sum.to_le_bytes()))
+        let parts = bytes.chunks(self.unit * source.page_bytes);
+        let damaged = units.zip(parts).filter(|(index, part)| {
+            let stored = self.sums.get(index * 4..index * 4 + 4);
+            stored != Some(&copal_codec::crc32c(0, part).to_le_bytes())
+        });
+        Ok(damaged.map(|(index, _)| index).collect())
+    }
+
+    /// As [`PublishedSums::damaged_units`]; a unit that the medium cannot read counts as damaged too.
+    fn damaged_one_by_one(
+        &self,
+        source: &RecoverySource<'_>,
+        units: Range<usize>,
+    ) -> Result<Vec<usize>, DeviceError> {
+        let mut damaged = Vec::new();
+        for index in units {
+            match self.damaged_units(source, index..index + 1) {
+                Ok(found) => damaged.extend(found),
+                Err(error) if error.is_passing() => return Err(error),
+                Err(_) => damaged.push(index),
+            }
+        }
+        Ok(damaged)
     }
 }
 

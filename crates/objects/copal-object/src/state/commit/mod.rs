@@ -239,6 +239,13 @@ impl CommitState {
         self.groups.end_write(group);
     }
 
+    /// Staged data of `bytes` bytes has completed in the open epoch. `true`: much was written since the last
+    /// flush, so one is due.
+    pub(crate) fn count_staged(&mut self, bytes: u64) -> bool {
+        self.unflushed_bytes += bytes;
+        self.unflushed_bytes > UNFLUSHED_BYTES_MAX
+    }
+
     /// Requests a flush if much was written since the last one.
     pub(crate) fn limit_unflushed(&mut self) {
         if self.unflushed_bytes > UNFLUSHED_BYTES_MAX {
