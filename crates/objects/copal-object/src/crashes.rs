@@ -68,7 +68,8 @@ fn largest_epoch(device: &dyn Device) -> u64 {
         recovery::RecoverySource { device, page_bytes, salvage: false, broken: BrokenRule::default() };
     let found = recovery::read_checkpoint(&source, &superblock, recovery::ChainCopies::AsNeeded).unwrap();
     let position = found.position;
-    let walked = recovery::walk_journal(&source, &superblock, &position).unwrap();
+    let mut window = recovery::JournalWindow::new(&source, &superblock);
+    let walked = recovery::walk_journal(&mut window, &superblock, &position).unwrap();
     let epochs = walked.records.iter().map(|record| record.header.epoch.max(record.header.flushed_epoch));
     epochs.max().unwrap_or(0).max(position.epoch)
 }

@@ -143,13 +143,14 @@ impl FoundDamage {
         position: &CheckpointPosition,
         flushed_seq: u64,
     ) -> Result<(), StoreOpenError> {
-        let walked = recovery::walk_journal(source, superblock, position)?;
+        let mut window = recovery::JournalWindow::new(source, superblock);
+        let walked = recovery::walk_journal(&mut window, superblock, position)?;
         let end = position.next_seq + walked.records.len() as u64;
         if end < flushed_seq {
             self.damages.push(StoreDamage::Journal { seq: end });
         }
         let mut records: Vec<(PageRun, u64)> =
-            walked.records.iter().map(|record| (record.run(superblock), record.header.seq)).collect();
+            walked.records.iter().map(|record| (record.run, record.header.seq)).collect();
         records.sort_unstable();
         let runs: Vec<PageRun> = records.iter().map(|&(run, _)| run).collect();
         let summed = |(run, seq)| (run, RangeCoverage::Summed(SummedData::Record { seq }));

@@ -5,7 +5,7 @@
 //! stream. Each may end more of the other. Both only become shorter, so the iteration ends.
 
 use super::{
-    ChainCopies, RecordOps, RecoverySource, WalkedJournal, WalkedRecord, apply,
+    ChainCopies, JournalWindow, RecoverySource, WalkedJournal, WalkedRecord, apply,
     ends::{end_of, is_cut, truncated},
     histories::StreamHistories,
     read_checkpoint, verify,
@@ -38,19 +38,20 @@ pub(crate) struct LogEnd {
 /// journal, in which each record depends on a frame that counts only with the next record, takes one round
 /// per record.
 pub(crate) fn find_log_end(
-    source: &RecoverySource<'_>,
+    window: JournalWindow<'_>,
     superblock: &Superblock,
     walked: &WalkedJournal,
     checkpoint: Tables,
     position: &CheckpointPosition,
     accept_tail_loss: bool,
 ) -> Result<LogEnd, StoreOpenError> {
+    let source = window.source();
     let mut rounds = ReplayRounds {
         source,
         walked,
         position,
         accept_tail_loss,
-        reader: RecordOps::new(source, superblock),
+        window,
         kept: walked.records.len(),
         dropped: None,
         lost: None,
@@ -78,7 +79,7 @@ struct ReplayRounds<'a> {
     walked: &'a WalkedJournal,
     position: &'a CheckpointPosition,
     accept_tail_loss: bool,
-    reader: RecordOps<'a>,
+    window: JournalWindow<'a>,
     /// Records that count so far.
     kept: usize,
     dropped: Option<String>,
@@ -104,7 +105,7 @@ impl ReplayRounds<'_> {
         let mut histories = StreamHistories::default();
         let mut needed = Vec::new();
         for (index, record) in walked.records[..self.kept].iter().enumerate() {
-            let ops = self.reader.of(record)?;
+            let ops = record.ops(&mut self.window)?;
             let in_tail = record.header.epoch > walked.flushed_epoch;
             if in_tail {
                 histories.note(&tables, index, &ops);
@@ -175,7 +176,7 @@ impl ReplayRounds<'_> {
             ends.insert(id, end);
         }
         for record in &self.walked.records[self.kept..] {
-            needed.extend(self.reader.of(record)?.iter().flat_map(runs_of));
+            needed.extend(record.ops(&mut self.window)?.iter().flat_map(runs_of));
         }
         Ok(LogEnd { tables, kept: self.kept, ends, dropped: self.dropped, lost: self.lost, needed })
     }

@@ -21,14 +21,16 @@ mod checkpoint;
 mod ends;
 mod free;
 mod histories;
+mod journal_window;
 mod log_end;
 mod source;
 mod superblocks;
 mod verify;
 
-pub(crate) use chain::{RecordOps, WalkedJournal, WalkedRecord, apply, walk_journal};
+pub(crate) use chain::{WalkedJournal, WalkedRecord, apply, walk_journal};
 pub(crate) use checkpoint::{ChainCopies, FoundCheckpoint, read_checkpoint};
 pub(crate) use free::derive_space;
+pub(crate) use journal_window::JournalWindow;
 use log_end::LogEnd;
 pub(crate) use source::RecoverySource;
 pub(crate) use superblocks::{newest_superblock, older_superblocks, read_superblocks};
@@ -74,14 +76,15 @@ pub(crate) fn recover(
         runs: checkpoint_runs,
         damaged: damaged_checkpoint,
     } = read_checkpoint(source, &superblock, ChainCopies::AsNeeded)?;
-    let walked = walk_journal(source, &superblock, &position)?;
+    let mut window = JournalWindow::new(source, &superblock);
+    let walked = walk_journal(&mut window, &superblock, &position)?;
     if let Some(seq) = walked.lost_durable
         && !accept_tail_loss
     {
         return Err(StoreOpenError::TailLoss { what: format!("journal record {seq}") });
     }
     let log_end =
-        log_end::find_log_end(source, &superblock, &walked, checkpoint, &position, accept_tail_loss)?;
+        log_end::find_log_end(window, &superblock, &walked, checkpoint, &position, accept_tail_loss)?;
     let report = RecoveryReport {
         superblock_copies_repaired: stale_copies.len() as u32,
         checkpoint_pages_repaired: damaged_checkpoint.len() as u32,
@@ -93,7 +96,7 @@ pub(crate) fn recover(
         next_seq: last.map_or(position.next_seq, |record| record.header.seq + 1),
         head: last.map_or(position.journal_head, |record| record.end),
         tail: position.journal_head,
-        previous: last.map_or(superblock.chain_seed, |record| record.hash),
+        previous: last.map_or(superblock.chain_seed, WalkedRecord::hash),
         epoch: largest_epoch(source, &walked, log_end.kept).max(position.epoch),
         superblock,
         stale_copies,

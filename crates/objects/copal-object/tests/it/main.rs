@@ -12,6 +12,7 @@ mod flips;
 mod groups;
 mod hostfs;
 mod model;
+mod opening;
 mod passing;
 mod pipeline;
 mod shrink;

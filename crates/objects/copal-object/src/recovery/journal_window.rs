@@ -1,0 +1,163 @@
+//! Window over the journal: the places where records may lie, and their pages, read 1 MiB at a time.
+//!
+//! The walk, the search behind its end and the replay share one window, so none reads page by page. Only
+//! [`RecordPlaces`] knows the journal's shape on the device.
+//! Invariants
+//! - Pages behind the requested ones may be unreadable, which does not concern the request.
+
+use super::RecoverySource;
+use crate::format::{run::PageRun, superblock::Superblock};
+use copal_device::DeviceError;
+use std::ops::Range;
+
+/// Bytes read at once, unless a record is longer.
+const WINDOW_BYTES: usize = 1 << 20;
+
+/// The places where records may lie: a ring of pages in which no record wraps. Positions count pages from the
+/// store's first record on; modulo the ring's length they give the place in it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RecordPlaces {
+    /// First page on the device.
+    at: u64,
+    pages: u64,
+    record_pages_max: u64,
+}
+
+impl RecordPlaces {
+    fn new(superblock: &Superblock) -> RecordPlaces {
+        let page = u64::from(superblock.page_bytes);
+        RecordPlaces {
+            at: superblock.journal_at,
+            pages: superblock.journal_pages,
+            record_pages_max: record_bytes_max(superblock) as u64 / page,
+        }
+    }
+
+    /// Pages of the journal: more than its records take together.
+    pub(super) fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    /// The ring's next start behind `position`, and the pages before it; `None` at a start.
+    fn wrap(&self, position: u64) -> Option<(u64, u64)> {
+        let start = position.next_multiple_of(self.pages);
+        (start > position).then_some((start, start - position))
+    }
+
+    /// Positions of the record that follows one that ends at `position`: there, or at the ring's start if the
+    /// longest record would not fit before the ring's end.
+    pub(super) fn starts(&self, position: u64) -> impl Iterator<Item = u64> + use<> {
+        let wrapped = self.wrap(position).filter(|&(_, left)| left < self.record_pages_max);
+        std::iter::once(position).chain(wrapped.map(|(start, _)| start))
+    }
+
+    /// Positions of the second record that follows one that ends at `position`, and of the first, in ranges.
+    pub(super) fn second_starts(&self, position: u64) -> impl Iterator<Item = Range<u64>> + use<> {
+        let most = self.record_pages_max;
+        let behind = |start: u64| start..(start + most + 1).min((start / self.pages + 1) * self.pages);
+        let wrapped = self.wrap(position).and_then(|(start, left)| match left {
+            left if left < most => Some(behind(start)),
+            // The first fits before the ring's end, and the second may not.
+            left if left < 2 * most => Some(start..start + 1),
+            _ => None,
+        });
+        std::iter::once(behind(position)).chain(wrapped)
+    }
+
+    /// Pages on the device of a record at `position`; `None` if it would wrap.
+    pub(super) fn run(&self, position: u64, pages: u64) -> Option<PageRun> {
+        let within = position % self.pages;
+        (within + pages <= self.pages).then(|| PageRun::new(self.at + within, pages as u32))
+    }
+
+    /// Pages on the device that may be read with a record of `pages` pages at `position`, at most `most`.
+    fn readable(&self, position: u64, pages: u64, most: u64) -> PageRun {
+        let within = position % self.pages;
+        PageRun::new(self.at + within, (self.pages - within).min(most.max(pages)) as u32)
+    }
+}
+
+/// Longest record of a store's journal, as `JournalRing::record_bytes_max`.
+fn record_bytes_max(superblock: &Superblock) -> usize {
+    let page = u64::from(superblock.page_bytes);
+    (superblock.journal_pages / 8 * page).min(4 << 20).max(page) as usize
+}
+
+/// See the module's text.
+pub(crate) struct JournalWindow<'a> {
+    source: &'a RecoverySource<'a>,
+    pub(super) places: RecordPlaces,
+    /// Pages of the journal, from this page of the device on.
+    bytes: Vec<u8>,
+    at: u64,
+}
+
+impl<'a> JournalWindow<'a> {
+    pub(crate) fn new(source: &'a RecoverySource<'a>, superblock: &Superblock) -> JournalWindow<'a> {
+        JournalWindow { source, places: RecordPlaces::new(superblock), bytes: Vec::new(), at: 0 }
+    }
+
+    pub(super) fn source(&self) -> &'a RecoverySource<'a> {
+        self.source
+    }
+
+    /// Longest record in bytes.
+    pub(super) fn record_bytes_max(&self) -> usize {
+        self.places.record_pages_max as usize * self.source.page_bytes
+    }
+
+    /// The `pages` pages at `position`; `None` if a record there would wrap. Cheap in ascending order. Blocks.
+    /// # Errors
+    /// One of these pages cannot be read, or no page can be read at this time.
+    pub(super) fn pages(&mut self, position: u64, pages: u64) -> Result<Option<&[u8]>, DeviceError> {
+        let Some(run) = self.places.run(position, pages) else {
+            return Ok(None);
+        };
+        let page_bytes = self.source.page_bytes;
+        let held = (self.bytes.len() / page_bytes) as u64;
+        if run.at < self.at || run.end() > self.at + held {
+            let window = self.places.readable(position, pages, (WINDOW_BYTES / page_bytes) as u64);
+            // Freed first: a window is as long as the longest record.
+            self.bytes = Vec::new();
+            self.bytes = self.source.read(window).or_else(|error| match error.is_passing() {
+                true => Err(error),
+                false => self.source.read(run),
+            })?;
+            self.at = run.at;
+        }
+        let from = (run.at - self.at) as usize * page_bytes;
+        Ok(Some(&self.bytes[from..from + pages as usize * page_bytes]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every record behind one that ends at `position`, and every record behind that, by the rule of
+    /// `JournalRing::place`.
+    #[test]
+    fn every_place_of_the_next_two_records_is_searched() {
+        let places = RecordPlaces { at: 7, pages: 40, record_pages_max: 5 };
+        let next = |position: u64, pages: u64| match position % 40 + pages > 40 {
+            true => position.next_multiple_of(40),
+            false => position,
+        };
+        for position in 80..120 {
+            let mut searched = std::collections::BTreeSet::new();
+            for first in 1..=5 {
+                let start = next(position, first);
+                assert!(places.starts(position).any(|at| at == start), "{position}, {first} pages");
+                assert!(places.run(start, first).is_some());
+                for second in 1..=5 {
+                    let second = next(start + first, second);
+                    let found = places.second_starts(position).any(|range| range.contains(&second));
+                    assert!(found, "{position}, {first} pages, then {second}");
+                    searched.insert(second);
+                }
+            }
+            let ranges = places.second_starts(position).map(|range| range.end - range.start);
+            assert!(ranges.sum::<u64>() <= searched.len() as u64 + 7, "{position}");
+        }
+    }
+}
