@@ -24,7 +24,6 @@ use crate::{
     },
 };
 use copal_codec::Reader;
-use std::collections::HashMap;
 
 /// Takes any bytes, returns nothing and must not panic.
 pub type Decoder = fn(&[u8]);
@@ -145,7 +144,7 @@ fn derive(tables: Tables) -> Option<DerivedSpace> {
     let (space, _) = derive_space(&tables, &superblock, &[CHECKPOINT], &[], &[], empty).ok()?;
     let position =
         CheckpointPosition { uuid: superblock.uuid, lsn: 3, next_seq: 4, journal_head: 5, epoch: 6 };
-    let body = snapshot::encode(&tables, &position, &HashMap::new(), &[], &[]);
+    let body = snapshot::encode(&tables, &position, &[], &[]);
     let read = snapshot::decode(&body, PAGE_BYTES);
     assert!(read.is_ok(), "a checkpoint of it is refused: {:?}", read.err());
     Some(DerivedSpace { free_pages: space.free_pages(), tables })

@@ -76,10 +76,12 @@ fn start_checkpoint(store: &StoreCore, state: &mut StoreState) {
         epoch: state.commit.open_epoch(),
     };
     let (chain_seed, mount) = (chain.previous, chain.mount);
+    for (id, durable) in state.streams.begin_checkpoint() {
+        state.tables.name_frames(id, durable);
+    }
     let body = snapshot::encode(
         &state.tables,
         &position,
-        &state.streams.durable_frames(),
         &state.space.placement().written_zones(),
         &hollow_ranges_to_list(store, state),
     );
@@ -207,6 +209,7 @@ fn finish_checkpoint(store: &StoreCore, state: &mut StoreState) {
     if !store.shape.broken.by(StoreFlaw::CheckpointInPlace) {
         finished.runs.into_iter().for_each(|run| state.space.release(run));
     }
+    state.streams.end_checkpoint();
     if let Some(group) = finished.absorbed {
         state.commit.end_group_write(group);
     }

@@ -44,11 +44,13 @@ pub(crate) fn write_clean_mark(store: &Arc<StoreCore>) -> Result<bool, StoreErro
         }
         let streams = unnamed_frames(&state);
         let complete = streams.len() < STREAMS_MAX;
+        let named: Vec<u64> = streams.iter().map(|&(id, _)| id).collect();
         let op = RecordOp::Durable { streams };
         let Some(admitted) = admit_op(store, &mut state, &op)? else {
             continue;
         };
         let lsn = enter_internal(&mut state, &op, admitted);
+        state.streams.name_frames(named.into_iter());
         state.commit.set_clean_mark(CleanMark { lsn, complete });
         drop(state);
         sync(store, Lsn(lsn)).wait()?;
@@ -63,9 +65,5 @@ fn is_marked(state: &StoreState) -> bool {
 
 /// Streams with durable frames that no record names yet, and the number of durable frames.
 fn unnamed_frames(state: &StoreState) -> Vec<(u64, u64)> {
-    let unnamed = state.tables.streams().filter_map(|(id, stream)| {
-        let tail = state.streams.tail(id).filter(|tail| !tail.damaged)?;
-        (tail.durable > stream.durable).then_some((id, tail.durable))
-    });
-    unnamed.take(STREAMS_MAX).collect()
+    state.streams.unnamed_frames().take(STREAMS_MAX).collect()
 }

@@ -9,7 +9,7 @@ use crate::{
 };
 use copal_codec::{DecodeError, Reader};
 use copal_device::{Device, MemoryDevice};
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 /// Bytes of the hex example of a document: an offset, then bytes. Bytes that are not listed are zero.
 fn example(document: &str, len: usize) -> Vec<u8> {
@@ -244,13 +244,10 @@ fn example_position() -> snapshot::CheckpointPosition {
 #[test]
 fn the_checkpoint_of_the_document_is_written_and_read() {
     let position = example_position();
-    let body = snapshot::encode(
-        &example_tables(),
-        &position,
-        &HashMap::from([(10, 3)]),
-        &[(10, 16)],
-        std::slice::from_ref(&(8192..12_288)),
-    );
+    let mut tables = example_tables();
+    tables.name_frames(10, 3);
+    let hollow = std::slice::from_ref(&(8192..12_288));
+    let body = snapshot::encode(&tables, &position, &[(10, 16)], hollow);
     let mut page = vec![0; 4096];
     let hash = checkpoint::encode_page(77, 0, &checkpoint::ChainLink::default(), &body, &mut page);
     assert_golden(&page, CHECKPOINT);
@@ -319,13 +316,7 @@ fn decoders_survive_arbitrary_bytes() {
     let mut next = move |below| random.index(below);
     let ops = encoded(&all_ops());
     let position = example_position();
-    let body = snapshot::encode(
-        &example_tables(),
-        &position,
-        &HashMap::new(),
-        &[(10, 16)],
-        std::slice::from_ref(&(7..9)),
-    );
+    let body = snapshot::encode(&example_tables(), &position, &[(10, 16)], std::slice::from_ref(&(7..9)));
     for _ in 0..30_000 {
         let random: Vec<u8> = (0..next(300)).map(|_| next(256) as u8).collect();
         let mut input = Reader::new(&random);
@@ -350,7 +341,7 @@ fn decoders_survive_arbitrary_bytes() {
         let at = next(damaged.len());
         damaged[at] = next(256) as u8;
         if let Ok(found) = snapshot::decode(&damaged, 4096) {
-            let again = snapshot::encode(&found.tables, &position, &HashMap::new(), &[], &[]);
+            let again = snapshot::encode(&found.tables, &position, &[], &[]);
             assert!(snapshot::decode(&again, 4096).is_ok());
         }
     }

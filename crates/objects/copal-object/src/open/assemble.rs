@@ -100,13 +100,17 @@ fn shape(
 /// The state of an idle store: no command in flight, no waiter.
 fn state(recovered: RecoveredStore, space: Box<dyn Placement>, tuning: OpenOverrides) -> StoreState {
     let chain = chain(&recovered);
+    let is_unnamed =
+        |id, end: &StreamEnd| recovered.tables.stream(id).is_some_and(|stream| end.next > stream.durable);
+    let unnamed =
+        recovered.ends.iter().filter(|(id, end)| is_unnamed(**id, end)).map(|(id, _)| *id).collect();
     let tails = recovered.ends.into_iter().map(|(id, end)| (id, tail(&end))).collect();
     let mounted = tuning.broken.by(StoreFlaw::NoMount);
     StoreState {
         tables: recovered.tables,
         space: SpaceState::new(space),
         commit: CommitState::new(chain, recovered.epoch, recovered.last_lsn),
-        streams: StreamState::new(tails),
+        streams: StreamState::new(tails, unnamed),
         checkpoint: CheckpointState::new(recovered.superblock, recovered.checkpoint_runs, mounted),
         fence: WriteFence::default(),
         queue: WorkQueue::default(),

@@ -22,7 +22,7 @@ use crate::{
     },
 };
 use copal_device::{AlignedBuf, Device, DeviceError, Io, IoClass, IoKind};
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 /// Space written at mkfs for the first stream extents.
 const STREAM_SPACE_BYTES: u64 = 16 << 20;
@@ -139,7 +139,7 @@ fn empty_checkpoint(layout: &StoreLayout, uuid: u128) -> (ChainLink, Vec<(PageRu
     let zone_pages = crate::space::allocator::ZONE_PAGES;
     let first_zone = layout.streams.at.div_ceil(zone_pages);
     let zones = (layout.streams.end() / zone_pages).saturating_sub(first_zone);
-    let body = snapshot::encode(&tables, &position, &HashMap::new(), &[(first_zone, zones)], &[]);
+    let body = snapshot::encode(&tables, &position, &[(first_zone, zones)], &[]);
     debug_assert!(capacity(&[layout.checkpoint], page_bytes) >= body.len());
     encode_chain(0, &body, &[layout.checkpoint], page_bytes)
 }

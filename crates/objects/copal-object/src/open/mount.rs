@@ -50,6 +50,8 @@ pub(super) fn mount(inner: &Arc<StoreCore>, needed: &[PageRun]) -> Result<(), St
     let mut state = inner.state.lock();
     let mount = state.entropy.next();
     let cuts = cut_streams(inner, &mut state);
+    // The mount names the frames of every stream that it cuts.
+    state.streams.name_frames(cuts.iter().map(|cut| cut.id));
     let op = RecordOp::Mount { mount, cuts };
     let old_mount = state.commit.set_mount(mount);
     let has_room = has_room(inner, &state, &op);

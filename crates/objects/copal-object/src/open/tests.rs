@@ -21,7 +21,7 @@ use crate::{
     },
 };
 use copal_device::{AlignedBuf, Device, Io, IoClass, IoKind, MemoryDevice};
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 fn device() -> (Arc<dyn Device>, Superblock) {
     let device: Arc<dyn Device> = MemoryDevice::new(64 << 20);
@@ -47,7 +47,7 @@ fn with_checkpoint(device: &dyn Device, superblock: &mut Superblock, page_bytes:
     let position =
         CheckpointPosition { uuid: superblock.uuid, lsn: 0, next_seq: 1, journal_head: 0, epoch: 1 };
     let tables = Tables::new(page_bytes as usize, pages);
-    let body = snapshot::encode(&tables, &position, &HashMap::new(), &[], &[]);
+    let body = snapshot::encode(&tables, &position, &[], &[]);
     let place = [ChainPlace { run: PageRun::new(900, 1), copy: None }];
     let (head, chain) = encode_chain(0, &body, &place, page_bytes as usize);
     for (run, buf) in chain {

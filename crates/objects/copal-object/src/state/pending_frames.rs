@@ -133,6 +133,13 @@ impl PendingFrames {
         end
     }
 
+    /// Whether a frame that is written or durable waits for a commit only. Its answer then needs no further
+    /// event of the stream.
+    pub(crate) fn waits_for_commit(&self) -> bool {
+        self.frames.get(self.answered).is_some_and(|state| state.written)
+            || self.frames.front().is_some_and(|state| state.durable)
+    }
+
     /// Takes all waiters.
     pub(crate) fn take_waiters(&mut self) -> impl Iterator<Item = FrameCompleter> {
         let waiters = self.frames.iter_mut().filter_map(|state| state.waiter.take());

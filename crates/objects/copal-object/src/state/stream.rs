@@ -2,6 +2,7 @@
 //!
 //! Invariants
 //! - Frames of a stream are acknowledged in order.
+//! - No step visits a stream without frames in flight: sets of ids list the streams that have some.
 //!
 //! Not here: which commits a frame needs (`commit`), the steps of an append (`stream`).
 
@@ -9,7 +10,7 @@ use crate::{
     format::run::PageRun,
     state::pending_frames::{FrameCompleter, PendingFrame, PendingFrames},
 };
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The end of an open stream.
 #[derive(Default)]
@@ -40,17 +41,30 @@ pub(crate) struct FramePlace {
 #[derive(Default)]
 pub(crate) struct StreamState {
     tails: BTreeMap<u64, StreamTail>,
+    /// Streams with frames that are not durable yet.
+    pending: BTreeSet<u64>,
+    /// Those of `pending` where an answer may be due: a write or a flush has completed since the last answers,
+    /// or a completed frame waits for a commit.
+    due: BTreeSet<u64>,
+    /// Streams with durable frames that neither a record nor a checkpoint names.
+    unnamed: BTreeSet<u64>,
+    /// Those that only the checkpoint being written names.
+    named_next: BTreeSet<u64>,
     /// Raw extents held by callers: by pin, the stream and its pages.
     raw_extents: BTreeMap<u64, (u64, PageRun)>,
     /// Frames of deleted streams that commits still wait for.
     orphans: Vec<PendingFrame>,
     frame_tickets: u64,
+    /// Number of streams visited, for the test that it does not grow with idle streams.
+    #[cfg(test)]
+    pub(crate) visited: u64,
 }
 
 impl StreamState {
-    /// After recovery: nothing is in flight.
-    pub(crate) fn new(tails: BTreeMap<u64, StreamTail>) -> StreamState {
-        StreamState { tails, ..StreamState::default() }
+    /// After recovery: nothing is in flight. No record and no checkpoint names the durable frames of the
+    /// streams `unnamed`.
+    pub(crate) fn new(tails: BTreeMap<u64, StreamTail>, unnamed: BTreeSet<u64>) -> StreamState {
+        StreamState { tails, unnamed, ..StreamState::default() }
     }
 
     pub(crate) fn tail(&self, stream: u64) -> Option<&StreamTail> {
@@ -67,13 +81,38 @@ impl StreamState {
         self.tail(stream).map_or(0, |tail| tail.next)
     }
 
-    /// Per stream, the number below which frames are durable.
-    pub(crate) fn durable_frames(&self) -> HashMap<u64, u64> {
-        self.tails().map(|(id, tail)| (id, tail.durable)).collect()
+    pub(crate) fn has_pending_frames(&self) -> bool {
+        !self.pending.is_empty()
     }
 
-    pub(crate) fn has_pending_frames(&self) -> bool {
-        self.tails.values().any(|tail| !tail.pending.is_empty())
+    /// Streams with durable frames that neither a record nor a durable checkpoint names, and the number below
+    /// which their frames are durable.
+    pub(crate) fn unnamed_frames(&self) -> impl Iterator<Item = (u64, u64)> {
+        let ids = self.unnamed.union(&self.named_next);
+        ids.filter_map(|&id| {
+            let tail = self.tails.get(&id).filter(|tail| !tail.damaged)?;
+            Some((id, tail.durable))
+        })
+    }
+
+    /// A record names the durable frames of `streams`.
+    pub(crate) fn name_frames(&mut self, streams: impl Iterator<Item = u64>) {
+        for id in streams {
+            self.unnamed.remove(&id);
+            self.named_next.remove(&id);
+        }
+    }
+
+    /// A checkpoint that begins now names the durable frames of every stream. Returns those that no earlier
+    /// record or checkpoint names, as [`StreamState::unnamed_frames`] does.
+    pub(crate) fn begin_checkpoint(&mut self) -> Vec<(u64, u64)> {
+        self.named_next.append(&mut self.unnamed);
+        self.named_next.iter().filter_map(|&id| Some((id, self.tails.get(&id)?.durable))).collect()
+    }
+
+    /// The checkpoint of [`StreamState::begin_checkpoint`] is durable.
+    pub(crate) fn end_checkpoint(&mut self) {
+        self.named_next.clear();
     }
 
     /// A number that grows with every frame.
@@ -105,6 +144,7 @@ impl StreamState {
         self.frame_tickets += 1;
         let ticket = self.frame_tickets;
         self.tails.entry(stream).or_default().pending.push(PendingFrame { ticket, ..frame });
+        self.pending.insert(stream);
         ticket
     }
 
@@ -123,6 +163,7 @@ impl StreamState {
         frame.written = true;
         let groups = std::mem::take(&mut frame.groups);
         self.orphans.retain(|orphan| !orphan.written);
+        self.due.insert(stream);
         groups
     }
 
@@ -142,16 +183,38 @@ impl StreamState {
 
     /// All epochs up to `flushed` are durable.
     pub(crate) fn flushed(&mut self, flushed: u64) {
-        self.tails.values_mut().for_each(|tail| tail.pending.flushed(flushed));
+        for id in &self.pending {
+            if let Some(tail) = self.tails.get_mut(id) {
+                #[cfg(test)]
+                {
+                    self.visited += 1;
+                }
+                tail.pending.flushed(flushed);
+                self.due.insert(*id);
+            }
+        }
     }
 
     /// Takes waiters that are due, each with its frame, in the order of each stream.
     pub(crate) fn acknowledge(&mut self, written_lsn: u64, durable_lsn: u64) -> Vec<(FrameCompleter, u64)> {
         let mut answers = Vec::new();
-        for tail in self.tails.values_mut() {
+        for id in std::mem::take(&mut self.due) {
+            let Some(tail) = self.tails.get_mut(&id) else {
+                continue;
+            };
+            #[cfg(test)]
+            {
+                self.visited += 1;
+            }
             tail.pending.acknowledge_written(written_lsn, &mut answers);
             if let Some(end) = tail.pending.take_durable(durable_lsn, &mut answers) {
                 tail.durable = end;
+                self.unnamed.insert(id);
+            }
+            if tail.pending.is_empty() {
+                self.pending.remove(&id);
+            } else if tail.pending.waits_for_commit() {
+                self.due.insert(id);
             }
         }
         answers
@@ -159,13 +222,20 @@ impl StreamState {
 
     /// Takes all waiters.
     pub(crate) fn take_waiters(&mut self) -> Vec<FrameCompleter> {
-        self.tails.values_mut().flat_map(|tail| tail.pending.take_waiters()).collect()
+        let mut waiters = Vec::new();
+        for id in &self.pending {
+            waiters.extend(self.tails.get_mut(id).into_iter().flat_map(|tail| tail.pending.take_waiters()));
+        }
+        waiters
     }
 
     /// The stream was deleted; returns the waiters for its frames. Commits that depend on one of them still
     /// wait for it: the commit that deletes the stream may be lost.
     pub(crate) fn forget_stream(&mut self, stream: u64) -> Vec<FrameCompleter> {
         let mut waiters = Vec::new();
+        for listed in [&mut self.pending, &mut self.due, &mut self.unnamed, &mut self.named_next] {
+            listed.remove(&stream);
+        }
         let Some(tail) = self.tails.remove(&stream) else {
             return waiters;
         };
@@ -191,3 +261,6 @@ impl StreamState {
         self.raw_extents.values().any(|held| *held == (stream, run))
     }
 }
+
+#[cfg(test)]
+mod tests;

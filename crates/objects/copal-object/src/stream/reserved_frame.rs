@@ -93,10 +93,10 @@ fn write_frame_through(
     state.space.unpin(pin);
     let completion = match result {
         Ok(_) => {
-            state.frame_written(stream, ticket);
             if let Some(frame) = state.streams.pending_frame(stream, ticket) {
                 frame.durable = true;
             }
+            state.frame_written(stream, ticket);
             state.acknowledge_frames();
             let early = store.shape.broken.by(StoreFlaw::ThroughEarly);
             let behind = state.streams.pending_frame(stream, ticket).filter(|_| !early).map(|frame| {

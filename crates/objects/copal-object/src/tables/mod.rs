@@ -166,6 +166,13 @@ impl Tables {
         })
     }
 
+    /// The next checkpoint says that frames of `id` below `frame` are durable.
+    pub(crate) fn name_frames(&mut self, id: u64, frame: u64) {
+        if let Some(stream) = self.stream_mut(id) {
+            stream.durable = stream.durable.max(frame);
+        }
+    }
+
     /// Applies one operation of a record whose last commit is `lsn`.
     pub(crate) fn apply(&mut self, op: &RecordOp, lsn: u64, effect: &mut OpEffect) -> Result<(), OpMisfit> {
         let before = self.bytes_of(op);
@@ -443,8 +450,8 @@ impl Tables {
 
     fn durable(&mut self, streams: &[(u64, u64)]) -> Result<(), OpMisfit> {
         for &(id, frame) in streams {
-            let stream = self.stream_of(id)?;
-            stream.durable = stream.durable.max(frame);
+            self.stream_of(id)?;
+            self.name_frames(id, frame);
         }
         Ok(())
     }

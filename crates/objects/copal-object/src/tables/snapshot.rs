@@ -17,7 +17,7 @@ use crate::{
     },
 };
 use copal_codec::{DecodeError, Put, Reader};
-use std::{collections::HashMap, ops::Range};
+use std::ops::Range;
 
 /// Position of a checkpoint in the order of commits and records.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,12 +74,10 @@ pub(crate) fn published_bytes_max(runs: &[PageRun]) -> u64 {
     ENTRY_BYTES_MAX + EXTENT_BYTES * extents.sum::<u64>()
 }
 
-/// Encodes the tables. `durable`: per stream, the number below which frames are durable. `zones`: written
-/// zones. `hollow`: hollow pages.
+/// Encodes the tables. `zones`: written zones. `hollow`: hollow pages.
 pub(crate) fn encode(
     tables: &Tables,
     position: &CheckpointPosition,
-    durable: &HashMap<u64, u64>,
     zones: &[(u64, u64)],
     hollow: &[Range<u64>],
 ) -> Vec<u8> {
@@ -99,9 +97,7 @@ pub(crate) fn encode(
         out.put_u64(id);
         match entry {
             TableEntry::Object(object) => put_object(&mut out, object, tables.page_bytes),
-            TableEntry::Stream(stream) => {
-                put_stream(&mut out, stream, durable.get(&id).copied().unwrap_or(0))
-            }
+            TableEntry::Stream(stream) => put_stream(&mut out, stream),
         }
     }
     out.put_u32(hollow.len() as u32);
@@ -133,11 +129,11 @@ fn put_object(out: &mut Vec<u8>, object: &ObjectEntry, page_bytes: usize) {
     }
 }
 
-fn put_stream(out: &mut Vec<u8>, stream: &StreamEntry, durable: u64) {
+fn put_stream(out: &mut Vec<u8>, stream: &StreamEntry) {
     out.put_u8(STREAM);
     stream.what.put(out);
     out.put_u64(stream.trimmed);
-    out.put_u64(stream.durable.max(durable));
+    out.put_u64(stream.durable);
     out.put_u32(stream.pieces.len() as u32);
     for piece in &stream.pieces {
         put_run(out, piece.run);
