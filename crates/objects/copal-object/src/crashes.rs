@@ -120,6 +120,7 @@ each_broken_rule_is_caught! {
     obj_14_records_without_their_frame: DepIgnored,
     obj_15_a_checkpoint_ahead_of_the_frames_its_commits_come_after: CheckpointAheadOfFrames,
     obj_15_a_record_ahead_of_the_frames_its_commits_come_after: FlushedAheadOfFrames,
+    obj_33_a_checkpoint_that_calls_frames_durable_on_their_way: FramesAhead,
     obj_17_space_given_back_before_a_checkpoint_says_so: GiveBackEarly,
     obj_18_hollow_runs_that_no_checkpoint_names: HollowUnsaid,
 }

@@ -53,6 +53,10 @@ pub(crate) enum StoreFlaw {
     CheckpointAheadOfFrames,
     /// OBJ-15: a record calls an epoch durable whose groups wait for a frame that is written through.
     FlushedAheadOfFrames,
+    /// OBJ-33: a checkpoint calls frames durable that are on their way.
+    FramesAhead,
+    /// OBJ-34: a frame is longer than its stream promises.
+    LongFramesUnsaid,
     /// OBJ-17: freed space and the end of the file go back to the file system before a durable checkpoint
     /// lists them.
     GiveBackEarly,

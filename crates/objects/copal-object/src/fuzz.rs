@@ -99,13 +99,15 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         let part = input.rest();
         let mut page = vec![0; checkpoint::HEAD_LEN + part.len()];
         let hash = checkpoint::encode_page(1, 0, &next, part, &mut page);
-        if let Ok((_, part)) = checkpoint::decode_page(&page, hash, 1, 0) {
-            let _ = snapshot::decode(part, PAGE_BYTES);
+        if let Ok(page) = checkpoint::decode_page(&page, hash, 1, 0) {
+            let _ = snapshot::decode(page.part, PAGE_BYTES, page.version);
         }
     }),
     ("checkpoint body", |bytes| {
-        if let Ok(body) = snapshot::decode(bytes, PAGE_BYTES) {
-            derive(body.tables);
+        for version in 1..=checkpoint::VERSION {
+            if let Ok(body) = snapshot::decode(bytes, PAGE_BYTES, version) {
+                derive(body.tables);
+            }
         }
     }),
     ("record operations, applied", |bytes| {
@@ -145,7 +147,7 @@ fn derive(tables: Tables) -> Option<DerivedSpace> {
     let position =
         CheckpointPosition { uuid: superblock.uuid, lsn: 3, next_seq: 4, journal_head: 5, epoch: 6 };
     let body = snapshot::encode(&tables, &position, &[], &[]);
-    let read = snapshot::decode(&body, PAGE_BYTES);
+    let read = snapshot::decode(&body, PAGE_BYTES, checkpoint::VERSION);
     assert!(read.is_ok(), "a checkpoint of it is refused: {:?}", read.err());
     Some(DerivedSpace { free_pages: space.free_pages(), tables })
 }

@@ -24,6 +24,7 @@ use crate::{
     flaw::StoreFlaw,
     format::{
         checkpoint::{CHAIN_PAGE_MAX, ChainLink, HEAD_LEN, encode_page},
+        ops::DurableFrames,
         run::PageRun,
         superblock::{COPIES, SUPERBLOCK_LEN, Superblock},
     },
@@ -32,6 +33,7 @@ use crate::{
         StoreCore, StoreState,
         checkpoint::{ChainPlace, CheckpointStep, NewCheckpoint},
         queue::IoPurpose,
+        stream::StreamTail,
     },
     tables::snapshot,
 };
@@ -76,7 +78,7 @@ fn start_checkpoint(store: &StoreCore, state: &mut StoreState) {
         epoch: state.commit.open_epoch(),
     };
     let (chain_seed, mount) = (chain.previous, chain.mount);
-    for (id, durable) in state.streams.begin_checkpoint() {
+    for (id, durable) in frames_to_name(store, state) {
         state.tables.name_frames(id, durable);
     }
     let body = snapshot::encode(
@@ -88,6 +90,9 @@ fn start_checkpoint(store: &StoreCore, state: &mut StoreState) {
     let Some(places) = chain_space(store, state, body.len()) else {
         return;
     };
+    // A recovery that begins here knows the places and promises of all streams. One from an older checkpoint
+    // expects longer frames, which is safe.
+    state.tables.names_frames = true;
     let runs: Vec<PageRun> = places.iter().flat_map(ChainPlace::runs).collect();
     let absorbed = absorbs.then(|| {
         let (group, freed) = state.commit.absorb_open_group();
@@ -233,6 +238,16 @@ pub(crate) fn superblock_written(store: &StoreCore, state: &mut StoreState) {
         state.space.placement_mut().journal_mut().reuse(pending.tail);
     }
     state.commit.want_epoch(epoch);
+}
+
+/// Durable frames that a checkpoint names and no earlier one (OBJ-33).
+fn frames_to_name(store: &StoreCore, state: &mut StoreState) -> Vec<(u64, DurableFrames)> {
+    let named = state.streams.begin_checkpoint();
+    if store.shape.broken.by(StoreFlaw::FramesAhead) {
+        let newest = |tail: &StreamTail| DurableFrames { next: tail.next, last: None };
+        return state.streams.tails().map(|(id, tail)| (id, newest(tail))).collect();
+    }
+    named
 }
 
 /// The hollow runs, as a checkpoint lists them.

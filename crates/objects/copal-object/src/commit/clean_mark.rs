@@ -18,7 +18,7 @@ use crate::{
     Lsn, StoreError,
     commit::sync::sync,
     engine::admission::{admit_op, enter_internal},
-    format::ops::RecordOp,
+    format::ops::{RecordOp, StreamFrames},
     state::{StoreCore, StoreState, commit::clean_mark::CleanMark},
 };
 use std::sync::Arc;
@@ -44,8 +44,14 @@ pub(crate) fn write_clean_mark(store: &Arc<StoreCore>) -> Result<bool, StoreErro
         }
         let streams = unnamed_frames(&state);
         let complete = streams.len() < STREAMS_MAX;
-        let named: Vec<u64> = streams.iter().map(|&(id, _)| id).collect();
-        let op = RecordOp::Durable { streams };
+        let named: Vec<u64> = streams.iter().map(|frames| frames.id).collect();
+        let op = match state.tables.names_frames {
+            true => RecordOp::Frames { streams },
+            // An older release may still read this journal.
+            false => RecordOp::Durable {
+                streams: streams.iter().map(|frames| (frames.id, frames.durable.next)).collect(),
+            },
+        };
         let Some(admitted) = admit_op(store, &mut state, &op)? else {
             continue;
         };
@@ -63,7 +69,11 @@ fn is_marked(state: &StoreState) -> bool {
     complete && lsn == state.commit.last_lsn() && unnamed_frames(state).is_empty()
 }
 
-/// Streams with durable frames that no record names yet, and the number of durable frames.
-fn unnamed_frames(state: &StoreState) -> Vec<(u64, u64)> {
-    state.streams.unnamed_frames().take(STREAMS_MAX).collect()
+/// Streams with durable frames that no record names yet, and these frames.
+fn unnamed_frames(state: &StoreState) -> Vec<StreamFrames> {
+    let unnamed = state.streams.unnamed_frames().filter_map(|(id, durable)| {
+        let pages_max = state.tables.stream(id)?.frame_pages_max;
+        Some(StreamFrames { id, durable, pages_max })
+    });
+    unnamed.take(STREAMS_MAX).collect()
 }

@@ -58,7 +58,8 @@ pub(super) fn frame(runner: &mut HistoryRunner<'_>) {
 
 /// Sometimes arms concurrent work: if the next frame is written through, another thread commits a transaction
 /// that comes after it. Then a checkpoint proceeds as far as possible, or a flush and a further record
-/// follow. Returns the list of these commits.
+/// follow. Some checkpoints proceed without that transaction, so that nothing waits for the frame. Returns
+/// the list of these commits.
 fn arm_beside(runner: &mut HistoryRunner<'_>, stream: u64, number: u64) -> Option<Beside> {
     let SimWorld::Device(device) = &runner.world else {
         return None;
@@ -88,10 +89,13 @@ fn arm_beside(runner: &mut HistoryRunner<'_>, stream: u64, number: u64) -> Optio
             let journal = state.space.placement().journal();
             journal.used_pages() * 4 > journal.pages()
         };
-        if is_short() {
+        let is_alone = by_checkpoint && events.is_multiple_of(2);
+        if !is_alone && is_short() {
             return;
         }
-        create(ids[0], vec![(ObjectId(stream), FramePos(number))]);
+        if !is_alone {
+            create(ids[0], vec![(ObjectId(stream), FramePos(number))]);
+        }
         if by_checkpoint {
             store.inner.state.lock().checkpoint.force();
             pump(&store.inner);

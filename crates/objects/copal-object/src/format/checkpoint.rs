@@ -1,6 +1,6 @@
 //! Checkpoint: all tables as of one record, as a chain of pages of up to 64 KiB.
 //!
-//! Format: docs/formats/object-checkpoint.md v3
+//! Format: docs/formats/object-checkpoint.md v4
 //! Invariants
 //! - Each page holds both places, length and hash of the next; the superblock holds those of the first. A
 //!   lost or misdirected write has a valid sum of its own and is caught only by its parent.
@@ -15,7 +15,9 @@ const LINKS_LEN: usize = 48;
 /// Bytes of a chain page before the body.
 pub(crate) const HEAD_LEN: usize = ENVELOPE_LEN + LINKS_LEN;
 const FORMAT: Format =
-    Format { magic: *b"COPALCKP", name: "checkpoint page", oldest: 1, version: 3, known_flags: 0 };
+    Format { magic: *b"COPALCKP", name: "checkpoint page", oldest: 1, version: VERSION, known_flags: 0 };
+/// Version that is written.
+pub(crate) const VERSION: u16 = 4;
 
 /// Places, length and hash of a chain page, kept in its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -26,6 +28,17 @@ pub(crate) struct ChainLink {
     pub(crate) copy_at: u64,
     pub(crate) bytes: u32,
     pub(crate) hash: u128,
+}
+
+/// Content of a chain page.
+#[derive(Debug)]
+pub(crate) struct ChainPage<'a> {
+    /// The next page of the chain.
+    pub(crate) next: ChainLink,
+    /// Its part of the body.
+    pub(crate) part: &'a [u8],
+    /// Version of the body's format.
+    pub(crate) version: u16,
 }
 
 /// Reason for refusing a chain page.
@@ -65,13 +78,13 @@ pub(crate) fn encode_page(lsn: u64, index: u32, next: &ChainLink, part: &[u8], o
     hash128(out)
 }
 
-/// Checks one chain page against its parent's link; returns the link to the next and its part of the body.
+/// Checks one chain page against its parent's link.
 pub(crate) fn decode_page(
     bytes: &[u8],
     hash: u128,
     lsn: u64,
     index: u32,
-) -> Result<(ChainLink, &[u8]), ChainError> {
+) -> Result<ChainPage<'_>, ChainError> {
     if hash128(bytes) != hash {
         return Err(ChainError::Hash);
     }
@@ -91,5 +104,5 @@ pub(crate) fn decode_page(
     if found_lsn != lsn || found_index != index || next.bytes as usize > CHAIN_PAGE_MAX {
         return Err(ChainError::Links);
     }
-    Ok((next, input.rest()))
+    Ok(ChainPage { next, part: input.rest(), version: envelope.version })
 }

@@ -39,6 +39,20 @@ pub(crate) enum FrameError {
     Decode(#[from] DecodeError),
 }
 
+/// Most bytes from the last durable frame of a new stream to the page behind the longest next one.
+const LOOK_BYTES: usize = 64 << 10;
+
+/// Pages of the longest frame.
+pub(crate) fn pages_max(page_bytes: usize) -> u32 {
+    (FRAME_BYTES_MAX / page_bytes) as u32
+}
+
+/// Most pages of a frame of a new stream, until a record promises longer ones. Recovery then reads the end of
+/// the stream with one command of 64 KiB: the last durable frame, the next one, and a page behind it.
+pub(crate) fn pages_max_of_new(page_bytes: usize) -> u32 {
+    ((LOOK_BYTES / page_bytes).saturating_sub(1) / 2).max(1) as u32
+}
+
 /// Pages of a frame with `payload_len` bytes.
 pub(crate) fn pages_for(payload_len: usize, page_bytes: usize) -> usize {
     (HEADER_LEN + payload_len).div_ceil(page_bytes)

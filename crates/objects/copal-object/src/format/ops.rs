@@ -70,7 +70,7 @@ pub(crate) enum RecordOp {
         id: u64,
         frame: u64,
     },
-    /// Frames below these numbers are durable.
+    /// Frames below these numbers are durable. Written while the live checkpoint is older than version 4.
     Durable {
         streams: Vec<(u64, u64)>,
     },
@@ -83,6 +83,52 @@ pub(crate) enum RecordOp {
     Grow {
         pages: u64,
     },
+    /// Durable frames with the place of the last one, and the longest frame from now on.
+    Frames {
+        streams: Vec<StreamFrames>,
+    },
+}
+
+/// The durable frames of a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DurableFrames {
+    /// Frames below this number are durable; a stream that ends before it is damaged.
+    pub(crate) next: u64,
+    /// Page of its piece at which frame `next - 1` begins, if it is known. A hint: it counts only if that
+    /// frame is found there.
+    pub(crate) last: Option<u32>,
+}
+
+/// An unknown page.
+const NO_PAGE: u32 = u32::MAX;
+
+impl DurableFrames {
+    /// Bytes in a record and in a checkpoint.
+    pub(crate) const LEN: u64 = 12;
+
+    pub(crate) fn put(&self, out: &mut impl Put) {
+        out.put_u64(self.next);
+        out.put_u32(self.last.unwrap_or(NO_PAGE));
+    }
+
+    pub(crate) fn take(input: &mut Reader<'_>) -> Result<DurableFrames, DecodeError> {
+        let (next, last) = (input.u64()?, input.u32()?);
+        Ok(DurableFrames { next, last: (last != NO_PAGE).then_some(last) })
+    }
+
+    /// The one of both that knows more.
+    pub(crate) fn later(self, other: DurableFrames) -> DurableFrames {
+        if (other.next, other.last.is_some()) > (self.next, self.last.is_some()) { other } else { self }
+    }
+}
+
+/// Frames of a stream as [`RecordOp::Frames`] names them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StreamFrames {
+    pub(crate) id: u64,
+    pub(crate) durable: DurableFrames,
+    /// No frame has more pages until a later record says so.
+    pub(crate) pages_max: u32,
 }
 
 /// Place where a stream continues after a mount. Everything behind the first `kept` pages of piece number
@@ -181,6 +227,7 @@ const DEP: u8 = 12;
 const DURABLE: u8 = 13;
 const MOUNT: u8 = 14;
 const GROW: u8 = 15;
+const FRAMES: u8 = 16;
 
 impl RecordOp {
     /// Appends the operation: one byte of kind, then its fields.
@@ -234,6 +281,10 @@ impl RecordOp {
                 put_list(out, cuts, put_cut);
             }
             RecordOp::Grow { pages } => put_words(out, GROW, &[*pages]),
+            RecordOp::Frames { streams } => {
+                out.put_u8(FRAMES);
+                put_list(out, streams, put_frames);
+            }
         }
     }
 
@@ -278,13 +329,14 @@ impl RecordOp {
             }
             MOUNT => RecordOp::Mount { mount: input.u64()?, cuts: take_list(input, 32, take_cut)? },
             GROW => RecordOp::Grow { pages: input.u64()? },
+            FRAMES => RecordOp::Frames { streams: take_list(input, 24, take_frames)? },
             unknown => return Err(unknown_op(at, unknown)),
         })
     }
 }
 
 fn unknown_op(at: usize, kind: u8) -> DecodeError {
-    DecodeError::UnknownKind { at, kind: kind.into(), newest: GROW.into() }
+    DecodeError::UnknownKind { at, kind: kind.into(), newest: FRAMES.into() }
 }
 
 fn put_words(out: &mut Vec<u8>, kind: u8, words: &[u64]) {
@@ -317,6 +369,16 @@ fn put_cut(out: &mut Vec<u8>, cut: &StreamCut) {
     out.put_u32(cut.kept);
     out.put_u64(cut.next);
     out.put_u64(cut.incarnation);
+}
+
+fn put_frames(out: &mut Vec<u8>, frames: &StreamFrames) {
+    out.put_u64(frames.id);
+    frames.durable.put(out);
+    out.put_u32(frames.pages_max);
+}
+
+fn take_frames(input: &mut Reader<'_>) -> Result<StreamFrames, DecodeError> {
+    Ok(StreamFrames { id: input.u64()?, durable: DurableFrames::take(input)?, pages_max: input.u32()? })
 }
 
 fn take_cut(input: &mut Reader<'_>) -> Result<StreamCut, DecodeError> {

@@ -1,7 +1,7 @@
 //! Golden bytes: the store writes and reads the examples of docs/formats. Arbitrary and damaged bytes never
 //! panic.
 
-use super::{checkpoint, frame, ops::*, record, superblock::*};
+use super::{checkpoint, frame, hash128, ops::*, record, superblock::*};
 use crate::{
     MkfsOptions, ObjectKind, ObjectLifetime, ReadCheck, Store,
     format::run::PageRun,
@@ -117,6 +117,12 @@ fn all_ops() -> Vec<RecordOp> {
             cuts: vec![StreamCut { id: 10, piece: 1, kept: 2, next: 3, incarnation: 4 }],
         },
         RecordOp::Grow { pages: 1 << 20 },
+        RecordOp::Frames {
+            streams: vec![
+                StreamFrames { id: 10, durable: DurableFrames { next: 3, last: Some(4) }, pages_max: 8 },
+                StreamFrames { id: 11, durable: DurableFrames::default(), pages_max: 7 },
+            ],
+        },
     ]
 }
 
@@ -245,23 +251,78 @@ fn example_position() -> snapshot::CheckpointPosition {
 fn the_checkpoint_of_the_document_is_written_and_read() {
     let position = example_position();
     let mut tables = example_tables();
-    tables.name_frames(10, 3);
+    tables.name_frames(10, DurableFrames { next: 3, last: Some(4) });
     let hollow = std::slice::from_ref(&(8192..12_288));
     let body = snapshot::encode(&tables, &position, &[(10, 16)], hollow);
     let mut page = vec![0; 4096];
     let hash = checkpoint::encode_page(77, 0, &checkpoint::ChainLink::default(), &body, &mut page);
     assert_golden(&page, CHECKPOINT);
-    let (next, part) = checkpoint::decode_page(&page, hash, 77, 0).unwrap();
-    assert_eq!(next, checkpoint::ChainLink::default());
-    let found = snapshot::decode(part, 4096).unwrap();
+    let read = checkpoint::decode_page(&page, hash, 77, 0).unwrap();
+    assert_eq!((read.next, read.version), (checkpoint::ChainLink::default(), 4));
+    let found = snapshot::decode(read.part, 4096, 4).unwrap();
     assert_eq!((found.position, found.zones), (position, vec![PageRun::new(2560, 4096)]));
     assert_eq!(found.hollow.first(), Some(&(8192..12_288)));
     let tables = found.tables;
-    // A body of an earlier version has no list of hollow runs.
-    let old = snapshot::decode(&body[..body.len() - 20], 4096).unwrap();
-    assert!(old.hollow.is_empty());
     assert_eq!(tables.object(7).unwrap().map.sums_of(0, 16), [0xdead_beef]);
-    assert_eq!(tables.stream(10).unwrap().durable, 3);
+    let stream = tables.stream(10).unwrap();
+    assert_eq!(stream.durable, DurableFrames { next: 3, last: Some(4) });
+    assert_eq!((stream.frame_pages_max, tables.names_frames), (7, true));
+}
+
+/// The example of version 3: the same tables.
+const CHECKPOINT_3: &str = "```hex
+0000 43 4f 50 41 4c 43 4b 50 03 00 00 00 00 00 00 00
+0010 00 00 00 00 23 01 00 00 4e 6d cd 22 00 00 00 00
+0020 4d 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
+0050 ff ee dd cc bb aa 99 88 77 66 55 44 33 22 11 00
+0060 4d 00 00 00 00 00 00 00 09 00 00 00 00 00 00 00
+0070 08 00 00 00 00 00 00 00 05 00 00 00 00 00 00 00
+0080 00 40 00 00 00 00 00 00 01 00 00 00 0a 00 00 00
+0090 00 00 00 00 10 00 00 00 00 00 00 00 02 00 00 00
+00a0 00 00 00 00 07 00 00 00 00 00 00 00 00 00 02 01
+00b0 1a 76 61 6c 75 65 2d 6c 6f 67 00 00 00 00 00 00
+00c0 00 00 00 20 00 00 00 00 00 00 01 00 00 00 00 00
+00d0 00 00 b8 0b 00 00 00 00 00 00 02 00 00 00 ef be
+00e0 ad de 0a 00 00 00 00 00 00 00 01 02 02 01 1a 76
+00f0 61 6c 75 65 2d 6c 6f 67 00 00 00 00 00 00 00 00
+0100 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00 01
+0110 00 00 00 00 10 00 00 00 00 00 00 00 01 00 00 00
+0120 00 00 00 00 00 00 00 63 00 00 00 00 00 00 00 01
+0130 00 00 00 00 20 00 00 00 00 00 00 00 10 00 00 00
+```";
+
+/// Such a stream has frames of any length, and no place is known.
+#[test]
+fn a_checkpoint_of_version_3_names_no_places_of_frames() {
+    let page = example(CHECKPOINT_3, 4096);
+    let read = checkpoint::decode_page(&page, hash128(&page), 77, 0).unwrap();
+    assert_eq!(read.version, 3);
+    let found = snapshot::decode(read.part, 4096, 3).unwrap();
+    assert_eq!(found.position, example_position());
+    assert_eq!(found.hollow.first(), Some(&(8192..12_288)));
+    let stream = found.tables.stream(10).unwrap();
+    assert_eq!(stream.durable, DurableFrames { next: 3, last: None });
+    assert_eq!((stream.frame_pages_max, found.tables.names_frames), (256, false));
+    // Versions before have no list of hollow runs.
+    let older = snapshot::decode(&read.part[..read.part.len() - 20], 4096, 2).unwrap();
+    assert!(older.hollow.is_empty());
+}
+
+/// A longest frame that no frame can have limits nothing.
+#[test]
+fn a_longest_frame_of_no_or_too_many_pages_is_any_frame() {
+    for (claimed, pages) in [(0, 256), (1, 1), (256, 256), (257, 256), (u32::MAX, 256)] {
+        let mut tables = example_tables();
+        tables.stream_mut(10).unwrap().frame_pages_max = claimed;
+        let body = snapshot::encode(&tables, &example_position(), &[], &[]);
+        let found = snapshot::decode(&body, 4096, 4).unwrap();
+        assert_eq!(found.tables.stream(10).unwrap().frame_pages_max, pages);
+        let frames = StreamFrames { id: 10, durable: DurableFrames::default(), pages_max: claimed };
+        let op = RecordOp::Frames { streams: vec![frames] };
+        let mut tables = example_tables();
+        tables.apply(&op, 2, &mut OpEffect::default()).unwrap();
+        assert_eq!(tables.stream(10).unwrap().frame_pages_max, pages.max(7), "a record only raises it");
+    }
 }
 
 #[test]
@@ -321,7 +382,7 @@ fn decoders_survive_arbitrary_bytes() {
         let random: Vec<u8> = (0..next(300)).map(|_| next(256) as u8).collect();
         let mut input = Reader::new(&random);
         while RecordOp::decode(&mut input).is_ok() {}
-        let _ = snapshot::decode(&random, 4096);
+        let _ = snapshot::decode(&random, 4096, 4);
         let _ = record::decode(&random);
         let _ = frame::decode(&random);
         let _ = Superblock::decode(&random, 0);
@@ -340,9 +401,9 @@ fn decoders_survive_arbitrary_bytes() {
         let mut damaged = body.clone();
         let at = next(damaged.len());
         damaged[at] = next(256) as u8;
-        if let Ok(found) = snapshot::decode(&damaged, 4096) {
+        if let Ok(found) = snapshot::decode(&damaged, 4096, 4) {
             let again = snapshot::encode(&found.tables, &position, &[], &[]);
-            assert!(snapshot::decode(&again, 4096).is_ok());
+            assert!(snapshot::decode(&again, 4096, 4).is_ok());
         }
     }
 }

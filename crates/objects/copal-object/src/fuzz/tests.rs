@@ -1,7 +1,11 @@
 //! Short seeded runs of the fuzz targets, among the tests.
 
 use super::*;
-use crate::{ObjectLifetime, format::ops::StreamCut, tables::TableEntry};
+use crate::{
+    ObjectLifetime,
+    format::ops::{DurableFrames, StreamCut, StreamFrames},
+    tables::TableEntry,
+};
 
 /// Operations that often fit the small store.
 struct Operations(copal_testkit::Random);
@@ -63,7 +67,7 @@ impl Operations {
 
     fn op(&mut self) -> RecordOp {
         let id = self.id();
-        match self.below(15) {
+        match self.below(16) {
             0 => RecordOp::Create { id, what: self.what() },
             1 => {
                 let run = self.run();
@@ -103,6 +107,12 @@ impl Operations {
                     incarnation: 6,
                 }],
             },
+            14 => {
+                let last = (self.below(2) == 0).then(|| self.number(300) as u32);
+                let durable = DurableFrames { next: self.number(60), last };
+                let pages_max = self.number(300) as u32;
+                RecordOp::Frames { streams: vec![StreamFrames { id, durable, pages_max }] }
+            }
             _ => RecordOp::Grow { pages: self.number(40_000) },
         }
     }

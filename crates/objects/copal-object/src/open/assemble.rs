@@ -4,6 +4,7 @@ use super::{OpenOverrides, StoreBackend, backend::EmptySpace};
 use crate::{
     OpenOptions, StoreOpenError,
     flaw::StoreFlaw,
+    format::ops::DurableFrames,
     recovery::{self, RecoveredStore},
     space::{SpaceState, journal_place::JournalRing, placement::Placement, stream_extent_smallest},
     state::{
@@ -101,7 +102,7 @@ fn shape(
 fn state(recovered: RecoveredStore, space: Box<dyn Placement>, tuning: OpenOverrides) -> StoreState {
     let chain = chain(&recovered);
     let is_unnamed =
-        |id, end: &StreamEnd| recovered.tables.stream(id).is_some_and(|stream| end.next > stream.durable);
+        |id, end: &StreamEnd| recovered.tables.stream(id).is_some_and(|stream| end.next > stream.durable.next);
     let unnamed =
         recovered.ends.iter().filter(|(id, end)| is_unnamed(**id, end)).map(|(id, _)| *id).collect();
     let tails = recovered.ends.into_iter().map(|(id, end)| (id, tail(&end))).collect();
@@ -144,7 +145,7 @@ fn tail(end: &StreamEnd) -> StreamTail {
         next: end.next,
         used: end.used,
         piece: end.piece,
-        durable: end.next,
+        durable: DurableFrames { next: end.next, last: end.last },
         damaged: end.damaged,
         pending: PendingFrames::default(),
     }

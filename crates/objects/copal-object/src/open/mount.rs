@@ -50,7 +50,12 @@ pub(super) fn mount(inner: &Arc<StoreCore>, needed: &[PageRun]) -> Result<(), St
     let mut state = inner.state.lock();
     let mount = state.entropy.next();
     let cuts = cut_streams(inner, &mut state);
-    // The mount names the frames of every stream that it cuts.
+    // The mount names the frames of every stream that it cuts, and the next checkpoint their places.
+    for cut in &cuts {
+        if let Some(durable) = state.streams.tail(cut.id).map(|tail| tail.durable) {
+            state.tables.name_frames(cut.id, durable);
+        }
+    }
     state.streams.name_frames(cuts.iter().map(|cut| cut.id));
     let op = RecordOp::Mount { mount, cuts };
     let old_mount = state.commit.set_mount(mount);

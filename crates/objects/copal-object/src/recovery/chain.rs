@@ -33,7 +33,7 @@ impl WalkedRecord {
     /// `Damaged`: it reads differently than before. `Device`.
     pub(crate) fn ops(&self, window: &mut JournalWindow<'_>) -> Result<Vec<RecordOp>, StoreOpenError> {
         let pages = u64::from(self.run.pages);
-        let bytes = window.pages(self.end - pages, pages)?;
+        let bytes = window.pages(self.end - pages, pages, u64::MAX)?;
         let same = bytes.filter(|bytes| hash64(bytes) == self.hash);
         let decoded = same.and_then(|bytes| record::decode(bytes).ok());
         decoded.map(|(_, ops)| ops).ok_or_else(|| StoreOpenError::Damaged {
@@ -125,7 +125,7 @@ impl<'a, 'w> JournalWalk<'a, 'w> {
     /// The record that continues the chain.
     fn next(&mut self) -> Result<Option<WalkedRecord>, StoreOpenError> {
         for start in self.window.places.starts(self.position) {
-            if let Some((record, ops)) = self.record_at(start)?
+            if let Some((record, ops)) = self.record_at(start, u64::MAX)?
                 && self.continues(&record.header, &ops)
             {
                 return Ok(Some(record));
@@ -153,11 +153,15 @@ impl<'a, 'w> JournalWalk<'a, 'w> {
         header.first_lsn > self.lsn + 1 && !self.window.source().broken.by(StoreFlaw::SequenceOnly)
     }
 
-    /// A record with a valid sum at `position`, and its operations.
-    fn record_at(&mut self, position: u64) -> Result<Option<(WalkedRecord, Vec<RecordOp>)>, StoreOpenError> {
+    /// A record with a valid sum at `position`, and its operations. Up to `ahead` pages are searched next.
+    fn record_at(
+        &mut self,
+        position: u64,
+        ahead: u64,
+    ) -> Result<Option<(WalkedRecord, Vec<RecordOp>)>, StoreOpenError> {
         let page_bytes = self.window.source().page_bytes;
         let record_bytes_max = self.window.record_bytes_max();
-        let Some(first) = self.window.pages(position, 1)? else {
+        let Some(first) = self.window.pages(position, 1, ahead)? else {
             return Ok(None);
         };
         let Ok(len) = record::claimed_len(first, record_bytes_max) else {
@@ -167,7 +171,7 @@ impl<'a, 'w> JournalWalk<'a, 'w> {
         let Some(run) = self.window.places.run(position, pages) else {
             return Ok(None);
         };
-        let Some(bytes) = self.window.pages(position, pages)? else {
+        let Some(bytes) = self.window.pages(position, pages, ahead)? else {
             return Ok(None);
         };
         let Ok((header, ops)) = record::decode(bytes) else {
@@ -185,7 +189,7 @@ impl<'a, 'w> JournalWalk<'a, 'w> {
         for range in self.window.places.second_starts(self.position) {
             let mut at = range.start;
             while at < range.end {
-                let Some((WalkedRecord { header, end, .. }, _)) = self.record_at(at)? else {
+                let Some((WalkedRecord { header, end, .. }, _)) = self.record_at(at, range.end - at)? else {
                     at += 1;
                     continue;
                 };

@@ -9,7 +9,7 @@ use super::RecoverySource;
 use crate::{
     StoreOpenError,
     format::{
-        checkpoint::{ChainError, ChainLink, decode_page},
+        checkpoint::{ChainError, ChainLink, ChainPage, decode_page},
         run::PageRun,
         superblock::Superblock,
     },
@@ -61,9 +61,9 @@ pub(crate) fn read_checkpoint(
     let mut body = Vec::new();
     let mut runs: Vec<PageRun> = Vec::new();
     let mut damaged_runs = Vec::new();
-    let mut index = 0;
+    let (mut index, mut version) = (0, None);
     while link.bytes > 0 {
-        let mut found: Option<(ChainLink, Vec<u8>)> = None;
+        let mut found: Option<FoundPage> = None;
         let mut error = "a chain page lies outside the store".to_owned();
         for run in places(&link, source.page_bytes, pages) {
             runs.push(run);
@@ -79,15 +79,20 @@ pub(crate) fn read_checkpoint(
                 }
             }
         }
-        let Some((next, part)) = found.filter(|_| u64::from(index) < pages) else {
+        let Some(FoundPage { next, part, version: of_page }) = found.filter(|_| u64::from(index) < pages)
+        else {
             return Err(damaged(error));
         };
+        if *version.get_or_insert(of_page) != of_page {
+            return Err(damaged("its pages have different versions".into()));
+        }
         body.extend_from_slice(&part);
         index += 1;
         link = next;
     }
     let CheckpointBody { tables, position, zones, hollow } =
-        snapshot::decode(&body, source.page_bytes).map_err(|error| damaged(error.to_string()))?;
+        snapshot::decode(&body, source.page_bytes, version.unwrap_or_default())
+            .map_err(|error| damaged(error.to_string()))?;
     if position.uuid != superblock.uuid || position.lsn != superblock.checkpoint_lsn {
         return Err(damaged("it belongs to another store".into()));
     }
@@ -108,7 +113,14 @@ fn places(link: &ChainLink, page_bytes: usize, store_pages: u64) -> Vec<PageRun>
         .collect()
 }
 
-/// The link and the part of the body in one copy of a chain page, or the damage.
+/// Content of an intact chain page.
+struct FoundPage {
+    next: ChainLink,
+    part: Vec<u8>,
+    version: u16,
+}
+
+/// Content of one copy of a chain page, or the damage.
 /// # Errors
 /// The copy could not be read at this time.
 fn chain_page(
@@ -117,12 +129,13 @@ fn chain_page(
     link: &ChainLink,
     lsn: u64,
     index: u32,
-) -> Result<Result<(ChainLink, Vec<u8>), String>, DeviceError> {
+) -> Result<Result<FoundPage, String>, DeviceError> {
     let bytes = match source.read(run) {
         Ok(bytes) => bytes,
         Err(error) if error.is_passing() => return Err(error),
         Err(error) => return Ok(Err(error.to_string())),
     };
     let page = decode_page(&bytes, link.hash, lsn, index);
-    Ok(page.map(|(next, part)| (next, part.to_vec())).map_err(|error: ChainError| error.to_string()))
+    let found = |ChainPage { next, part, version }| FoundPage { next, part: part.to_vec(), version };
+    Ok(page.map(found).map_err(|error: ChainError| error.to_string()))
 }

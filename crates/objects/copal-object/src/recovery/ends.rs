@@ -4,27 +4,31 @@ use super::RecoverySource;
 use crate::{
     StoreOpenError,
     flaw::StoreFlaw,
-    format::{frame, run::PageRun},
-    stream::walk::{StreamEnd, walk},
-    tables::{StreamPiece, Tables},
+    format::{frame, ops::DurableFrames, run::PageRun},
+    stream::walk::{FrameWalk, StreamEnd},
+    tables::{StreamEntry, StreamPiece, Tables},
 };
 
-/// The end of the frames in `pieces`. On a truncated device the remaining part of the pieces is checked.
+/// The end of the frames of `stream`. On a truncated device all that remains of its pieces is checked.
 /// # Errors
 /// `Truncated`: an acknowledged frame may have been cut off. `Device`.
 pub(super) fn end_of(
     source: &RecoverySource<'_>,
     tables: &Tables,
-    pieces: &[StreamPiece],
-    trimmed: u64,
+    stream: &StreamEntry,
     last_lsn: u64,
 ) -> Result<StreamEnd, StoreOpenError> {
+    let StreamEntry { pieces, trimmed, .. } = stream;
     if !is_cut(source, pieces) {
-        return end_of_whole(source, pieces, trimmed, last_lsn);
+        return end_of_whole(source, stream, last_lsn);
     }
-    let left: Vec<StreamPiece> = pieces.iter().map(|piece| piece.within(source.whole_pages())).collect();
-    let end = end_of_whole(source, &left, trimmed, last_lsn)?;
-    if end_is_visible(source, pieces, &end, trimmed)? { Ok(end) } else { Err(truncated(source, tables)) }
+    let left = StreamEntry {
+        pieces: pieces.iter().map(|piece| piece.within(source.whole_pages())).collect(),
+        durable: DurableFrames::default(),
+        ..stream.clone()
+    };
+    let end = end_of_whole(source, &left, last_lsn)?;
+    if end_is_visible(source, pieces, &end, *trimmed)? { Ok(end) } else { Err(truncated(source, tables)) }
 }
 
 /// Whether the device ends before one of the pieces does. For salvage this is always `false`.
@@ -75,11 +79,20 @@ fn end_is_visible(
 
 fn end_of_whole(
     source: &RecoverySource<'_>,
-    pieces: &[StreamPiece],
-    trimmed: u64,
+    stream: &StreamEntry,
     last_lsn: u64,
 ) -> Result<StreamEnd, StoreOpenError> {
     let read = |run: PageRun| source.read(run);
-    let trimmed = if source.broken.by(StoreFlaw::TrimBehindTheEnd) { 0 } else { trimmed };
-    Ok(walk(pieces, trimmed, last_lsn, source.page_bytes, source.salvage, &read, |_, _| {})?)
+    let walk = FrameWalk {
+        pieces: &stream.pieces,
+        trimmed: if source.broken.by(StoreFlaw::TrimBehindTheEnd) { 0 } else { stream.trimmed },
+        // Salvage reads every frame that is left.
+        durable: if source.salvage { DurableFrames::default() } else { stream.durable },
+        pages_max: stream.frame_pages_max,
+        last_lsn,
+        page_bytes: source.page_bytes,
+        salvage: source.salvage,
+        read: &read,
+    };
+    Ok(walk.end()?)
 }

@@ -3,17 +3,11 @@
 
 use super::{RecoverySource, ends::end_of};
 use crate::{
-    StoreOpenError,
-    format::ops::RecordOp,
-    tables::{StreamPiece, Tables},
+    CreateOptions, StoreOpenError,
+    format::ops::{ObjectTraits, RecordOp},
+    tables::{StreamEntry, StreamPiece, Tables},
 };
 use std::collections::HashMap;
-
-/// Pieces of a stream before any unflushed trim or delete: its frames still exist (OBJ-5).
-struct StreamHistory {
-    pieces: Vec<StreamPiece>,
-    trimmed: u64,
-}
 
 /// A record's dependency on a frame of a history.
 struct FrameDependency {
@@ -24,7 +18,8 @@ struct FrameDependency {
 
 #[derive(Default)]
 pub(super) struct StreamHistories {
-    all: Vec<StreamHistory>,
+    /// Streams before any unflushed trim or delete: their frames still exist (OBJ-5).
+    all: Vec<StreamEntry>,
     current: HashMap<u64, usize>,
     dependencies: Vec<FrameDependency>,
 }
@@ -34,8 +29,8 @@ impl StreamHistories {
     pub(super) fn note(&mut self, tables: &Tables, index: usize, ops: &[RecordOp]) {
         for op in ops {
             match op {
-                RecordOp::Create { id, .. } => {
-                    self.all.push(StreamHistory { pieces: Vec::new(), trimmed: 0 });
+                RecordOp::Create { id, what } => {
+                    self.all.push(StreamEntry::new(*what, 0));
                     self.current.insert(*id, self.all.len() - 1);
                 }
                 RecordOp::StreamExtent { id, run, first, incarnation } => {
@@ -57,11 +52,8 @@ impl StreamHistories {
         if let Some(&history) = self.current.get(&id) {
             return history;
         }
-        let history = match tables.stream(id) {
-            Some(stream) => StreamHistory { pieces: stream.pieces.clone(), trimmed: stream.trimmed },
-            None => StreamHistory { pieces: Vec::new(), trimmed: 0 },
-        };
-        self.all.push(history);
+        let none = || StreamEntry::new(ObjectTraits::of(&CreateOptions::default()), 0);
+        self.all.push(tables.stream(id).cloned().unwrap_or_else(none));
         self.current.insert(id, self.all.len() - 1);
         self.all.len() - 1
     }
@@ -79,7 +71,7 @@ impl StreamHistories {
             let end = match ends.get(&dependency.history) {
                 Some(&end) => end,
                 None => {
-                    let end = end_of(source, tables, &history.pieces, history.trimmed, last_lsn)?.next;
+                    let end = end_of(source, tables, history, last_lsn)?.next;
                     ends.insert(dependency.history, end);
                     end
                 }

@@ -70,10 +70,10 @@ impl RecordPlaces {
         (within + pages <= self.pages).then(|| PageRun::new(self.at + within, pages as u32))
     }
 
-    /// Pages on the device that may be read with a record of `pages` pages at `position`, at most `most`.
-    fn readable(&self, position: u64, pages: u64, most: u64) -> PageRun {
+    /// Up to `ahead` pages on the device that may be read with the `pages` pages at `position`.
+    fn readable(&self, position: u64, pages: u64, ahead: u64) -> PageRun {
         let within = position % self.pages;
-        PageRun::new(self.at + within, (self.pages - within).min(most.max(pages)) as u32)
+        PageRun::new(self.at + within, (self.pages - within).min(ahead.max(pages)) as u32)
     }
 }
 
@@ -106,17 +106,24 @@ impl<'a> JournalWindow<'a> {
         self.places.record_pages_max as usize * self.source.page_bytes
     }
 
-    /// The `pages` pages at `position`; `None` if a record there would wrap. Cheap in ascending order. Blocks.
+    /// The `pages` pages at `position`; `None` if a record there would wrap. Cheap in ascending order: up to
+    /// `ahead` pages are read at once. Blocks.
     /// # Errors
     /// One of these pages cannot be read, or no page can be read at this time.
-    pub(super) fn pages(&mut self, position: u64, pages: u64) -> Result<Option<&[u8]>, DeviceError> {
+    pub(super) fn pages(
+        &mut self,
+        position: u64,
+        pages: u64,
+        ahead: u64,
+    ) -> Result<Option<&[u8]>, DeviceError> {
         let Some(run) = self.places.run(position, pages) else {
             return Ok(None);
         };
         let page_bytes = self.source.page_bytes;
         let held = (self.bytes.len() / page_bytes) as u64;
         if run.at < self.at || run.end() > self.at + held {
-            let window = self.places.readable(position, pages, (WINDOW_BYTES / page_bytes) as u64);
+            let ahead = ahead.min((WINDOW_BYTES / page_bytes) as u64);
+            let window = self.places.readable(position, pages, ahead);
             // Freed first: a window is as long as the longest record.
             self.bytes = Vec::new();
             self.bytes = self.source.read(window).or_else(|error| match error.is_passing() {

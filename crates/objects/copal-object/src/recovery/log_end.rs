@@ -168,8 +168,8 @@ impl ReplayRounds<'_> {
         let ReplayedRecords { tables, mut needed, .. } = replayed;
         let mut ends = HashMap::new();
         for (id, stream) in tables.streams() {
-            let mut end = end_of(self.source, &tables, &stream.pieces, stream.trimmed, self.limit())?;
-            end.damaged |= end.next < stream.durable;
+            let mut end = end_of(self.source, &tables, stream, self.limit())?;
+            end.damaged |= end.next < stream.durable.next;
             if end.damaged && is_cut(self.source, &stream.pieces) {
                 return Err(truncated(self.source, &tables));
             }

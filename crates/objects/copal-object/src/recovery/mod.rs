@@ -136,3 +136,6 @@ fn largest_epoch(source: &RecoverySource<'_>, walked: &WalkedJournal, kept: usiz
     };
     seen.iter().map(|record| record.header.epoch.max(record.header.flushed_epoch)).max().unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@
 //! - The first `answered` frames have been written, with the commits they need, and their waiters for that
 //!   were answered.
 
-use crate::{Ack, FramePos, StoreError};
+use crate::{Ack, FramePos, StoreError, format::ops::DurableFrames};
 use copal_device::Completer;
 use std::collections::VecDeque;
 
@@ -18,6 +18,8 @@ pub(crate) struct PendingFrame {
     /// Identifies this write; frame numbers start again when a stream is deleted and made anew.
     pub(crate) ticket: u64,
     pub(crate) frame: u64,
+    /// Its first page in its piece.
+    pub(crate) at: u32,
     /// Epoch it was written in; `None`: written through.
     pub(crate) epoch: Option<u64>,
     pub(crate) written: bool,
@@ -31,10 +33,11 @@ pub(crate) struct PendingFrame {
 
 impl PendingFrame {
     /// A frame in flight, without a ticket and without a waiter.
-    pub(crate) fn new(frame: u64, epoch: Option<u64>, needs_lsn: u64) -> PendingFrame {
+    pub(crate) fn new(frame: u64, at: u32, epoch: Option<u64>, needs_lsn: u64) -> PendingFrame {
         PendingFrame {
             ticket: 0,
             frame,
+            at,
             epoch,
             written: false,
             durable: false,
@@ -119,15 +122,19 @@ impl PendingFrames {
         }
     }
 
-    /// Takes the durable frames at the front; `durable_lsn` is the last durable commit. Returns the number
-    /// behind the last of them.
-    pub(crate) fn take_durable(&mut self, durable_lsn: u64, answers: &mut Vec<Answer>) -> Option<u64> {
+    /// Takes the durable frames at the front; `durable_lsn` is the last durable commit. Returns the end of
+    /// them.
+    pub(crate) fn take_durable(
+        &mut self,
+        durable_lsn: u64,
+        answers: &mut Vec<Answer>,
+    ) -> Option<DurableFrames> {
         let mut end = None;
         while let Some(state) =
             self.frames.pop_front_if(|state| state.durable && state.needs_lsn <= durable_lsn)
         {
             self.answered = self.answered.saturating_sub(1);
-            end = Some(state.frame + 1);
+            end = Some(DurableFrames { next: state.frame + 1, last: Some(state.at) });
             answers.extend(state.waiter.map(|(_, completer)| (completer, state.frame)));
         }
         end

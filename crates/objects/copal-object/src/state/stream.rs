@@ -7,7 +7,7 @@
 //! Not here: which commits a frame needs (`commit`), the steps of an append (`stream`).
 
 use crate::{
-    format::run::PageRun,
+    format::{ops::DurableFrames, run::PageRun},
     state::pending_frames::{FrameCompleter, PendingFrame, PendingFrames},
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,8 +21,7 @@ pub(crate) struct StreamTail {
     pub(crate) used: u32,
     /// Piece in which the end was found; used by the mount only.
     pub(crate) piece: usize,
-    /// Frames below this are durable.
-    pub(crate) durable: u64,
+    pub(crate) durable: DurableFrames,
     /// Recovery found damaged acknowledged frames at `next`.
     pub(crate) damaged: bool,
     pub(crate) pending: PendingFrames,
@@ -85,9 +84,8 @@ impl StreamState {
         !self.pending.is_empty()
     }
 
-    /// Streams with durable frames that neither a record nor a durable checkpoint names, and the number below
-    /// which their frames are durable.
-    pub(crate) fn unnamed_frames(&self) -> impl Iterator<Item = (u64, u64)> {
+    /// Streams with durable frames that neither a record nor a durable checkpoint names, and these frames.
+    pub(crate) fn unnamed_frames(&self) -> impl Iterator<Item = (u64, DurableFrames)> {
         let ids = self.unnamed.union(&self.named_next);
         ids.filter_map(|&id| {
             let tail = self.tails.get(&id).filter(|tail| !tail.damaged)?;
@@ -105,7 +103,7 @@ impl StreamState {
 
     /// A checkpoint that begins now names the durable frames of every stream. Returns those that no earlier
     /// record or checkpoint names, as [`StreamState::unnamed_frames`] does.
-    pub(crate) fn begin_checkpoint(&mut self) -> Vec<(u64, u64)> {
+    pub(crate) fn begin_checkpoint(&mut self) -> Vec<(u64, DurableFrames)> {
         self.named_next.append(&mut self.unnamed);
         self.named_next.iter().filter_map(|&id| Some((id, self.tails.get(&id)?.durable))).collect()
     }
@@ -113,6 +111,13 @@ impl StreamState {
     /// The checkpoint of [`StreamState::begin_checkpoint`] is durable.
     pub(crate) fn end_checkpoint(&mut self) {
         self.named_next.clear();
+    }
+
+    /// Makes the next checkpoint name `durable`, which may be wrong.
+    #[cfg(test)]
+    pub(crate) fn spoil_durable(&mut self, stream: u64, durable: DurableFrames) {
+        self.tails.entry(stream).or_default().durable = durable;
+        self.unnamed.insert(stream);
     }
 
     /// A number that grows with every frame.
@@ -133,7 +138,7 @@ impl StreamState {
     /// Assigns number and place of one more frame of `pages` pages in the last piece.
     pub(crate) fn number_frame(&mut self, stream: u64, pages: u32) -> FramePlace {
         let tail = self.tails.entry(stream).or_default();
-        let place = FramePlace { number: tail.next, used: tail.used, durable: tail.durable };
+        let place = FramePlace { number: tail.next, used: tail.used, durable: tail.durable.next };
         tail.next += 1;
         tail.used += pages;
         place

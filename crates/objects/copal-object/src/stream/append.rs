@@ -20,7 +20,7 @@ use crate::{
     flaw::StoreFlaw,
     format::{
         frame::{self, FrameHeader},
-        ops::RecordOp,
+        ops::{RecordOp, StreamFrames},
         run::PageRun,
     },
     resize::grow::make_available,
@@ -37,6 +37,8 @@ use std::sync::Arc;
 
 /// Most bytes of the operation that gives a stream space, in a record and in a checkpoint.
 const EXTENT_OP_BYTES: usize = 64;
+/// Most bytes of the operation that promises longer frames.
+const FRAMES_OP_BYTES: usize = 64;
 
 /// Placement class of stream extents.
 pub(crate) const STREAM_CLASS: usize = 0;
@@ -79,7 +81,7 @@ pub(crate) fn reserve_frame(
             return Err(StoreError::UnknownDependency { stream: None, frame: None, lsn: after });
         }
         let last = entry.pieces.last().copied();
-        let expected = entry.what.expected_log2;
+        let (expected, pages_max) = (entry.what.expected_log2, entry.frame_pages_max);
         if state.commit.is_crowded() {
             wait_change(store, &mut state);
             continue;
@@ -92,6 +94,10 @@ pub(crate) fn reserve_frame(
         if last.is_some_and(|piece| state.streams.is_raw_extent(stream.0, piece.run)) {
             return Err(StoreError::InUse(stream));
         }
+        if pages > pages_max && !store.shape.broken.by(StoreFlaw::LongFramesUnsaid) {
+            promise_longer(store, &mut state, stream.0, pages)?;
+            continue;
+        }
         match last.filter(|piece| piece.run.pages - used >= pages) {
             Some(piece) => break piece,
             None => extend_stream(store, &mut state, stream.0, pages, expected)?,
@@ -99,6 +105,25 @@ pub(crate) fn reserve_frame(
     };
     let frame = NewFrame { stream: stream.0, payload, pages, after, ack };
     Ok(number_frame(store, state, &frame, piece))
+}
+
+/// Enters a promise of frames of `pages` pages; the caller checks again. A frame counts only with the promise:
+/// if it is damaged, recovery looks behind it as far as promised for a frame that calls it durable.
+fn promise_longer(
+    store: &Arc<StoreCore>,
+    state: &mut MutexGuard<'_, StoreState>,
+    stream: u64,
+    pages: u32,
+) -> Result<(), StoreError> {
+    let Some(admitted) = admit(store, state, FRAMES_OP_BYTES, false)? else {
+        return Ok(());
+    };
+    let pages_max = pages.next_power_of_two().min(frame::pages_max(store.shape.page_bytes));
+    let durable = state.streams.open_tail(stream).durable;
+    let frames = StreamFrames { id: stream, durable, pages_max };
+    enter_internal(state, &RecordOp::Frames { streams: vec![frames] }, admitted);
+    state.streams.name_frames(std::iter::once(stream));
+    Ok(())
 }
 
 /// Enters one more extent for the stream, or prepares one; the caller checks again.
@@ -206,11 +231,13 @@ fn number_frame(
     let at = FramePos(place.number);
     if through {
         let pin = state.space.pin(vec![run]);
-        let ticket = state.streams.enter_frame(stream, PendingFrame::new(place.number, None, needs_lsn));
+        let pending = PendingFrame::new(place.number, place.used, None, needs_lsn);
+        let ticket = state.streams.enter_frame(stream, pending);
         let way = FrameRoute::Through { stream, ticket, run, pin, buf };
         return ReservedFrame::new(store, at, way);
     }
-    let completion = queue_frame(store, &mut state, frame, at, run, needs_lsn, buf);
+    let pending = PendingFrame::new(place.number, place.used, None, needs_lsn);
+    let completion = queue_frame(store, &mut state, frame, pending, run, buf);
     ReservedFrame::new(store, at, FrameRoute::Queued { completion })
 }
 
@@ -219,27 +246,26 @@ fn queue_frame(
     store: &StoreCore,
     state: &mut StoreState,
     frame: &NewFrame<'_>,
-    at: FramePos,
+    mut pending: PendingFrame,
     run: PageRun,
-    needs_lsn: u64,
     buf: AlignedBuf,
 ) -> Completion<Result<FramePos, StoreError>> {
     let &NewFrame { stream, ack, .. } = frame;
     let bytes = buf.len() as u64;
     let epoch = state.commit.begin_write(&[run], bytes);
     let (waiter, completion) = if ack == Ack::Ordered {
-        (None, Completion::ready(Ok(at)))
+        (None, Completion::ready(Ok(FramePos(pending.frame))))
     } else {
         let (completer, completion) = store.promise();
         (Some((ack, completer)), completion)
     };
     if ack == Ack::Durable {
         state.commit.want_epoch(epoch);
-        state.commit.want_durable(needs_lsn);
+        state.commit.want_durable(pending.needs_lsn);
     }
-    let mut frame = PendingFrame::new(at.0, Some(epoch), needs_lsn);
-    frame.waiter = waiter;
-    let ticket = state.streams.enter_frame(stream, frame);
+    pending.epoch = Some(epoch);
+    pending.waiter = waiter;
+    let ticket = state.streams.enter_frame(stream, pending);
     let purpose = IoPurpose::Frame { stream, ticket, epoch, run, bytes };
     let io = store.write_io(run.at, buf, IoClass::Commit);
     state.queue.submit(purpose, vec![io]);

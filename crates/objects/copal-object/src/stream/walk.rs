@@ -10,7 +10,8 @@
 
 use crate::{
     format::{
-        frame::{self, FRAME_BYTES_MAX, FrameHeader},
+        frame::{self, FrameHeader},
+        ops::DurableFrames,
         run::PageRun,
     },
     tables::StreamPiece,
@@ -28,25 +29,49 @@ pub(crate) struct StreamEnd {
     /// Piece of the next frame, and used pages of the piece. Without pieces: 0 and 0.
     pub(crate) piece: usize,
     pub(crate) used: u32,
+    /// First page of the frame before the end, if it was found in this piece.
+    pub(crate) last: Option<u32>,
     /// Later frames show that the frame at the end was durable.
     pub(crate) damaged: bool,
 }
 
-/// Pages read at once while walking.
-const WINDOW_PAGES: u32 = 64;
-
-/// A read window over one piece, so that small frames do not cost a read each.
-struct PieceWindow<'a> {
-    read: ReadPages<'a>,
-    piece: PageRun,
-    page_bytes: usize,
-    at: u32,
-    bytes: Vec<u8>,
+/// Frames that a walk found one behind the other.
+struct FoundFrames {
+    end: StreamEnd,
+    /// A lost commit is the cause of the end.
+    lost: bool,
+    /// Pages of the longest one.
+    longest: u32,
 }
 
-impl<'a> PieceWindow<'a> {
-    fn new(read: ReadPages<'a>, piece: PageRun, page_bytes: usize) -> PieceWindow<'a> {
-        PieceWindow { read, piece, page_bytes, at: 0, bytes: Vec::new() }
+/// Most bytes read at once, unless a frame is longer.
+const WINDOW_BYTES: usize = 1 << 20;
+/// Fewest bytes read at first.
+const FIRST_BYTES: usize = 16 << 10;
+/// Pages that a reader of frames reads at once.
+const READER_PAGES: u32 = 64;
+
+/// A read window over one piece at a time, so that small frames do not cost a read each. Pages behind the
+/// requested ones may be unreadable, which does not concern the request.
+struct PieceWindow<'a> {
+    read: ReadPages<'a>,
+    page_bytes: usize,
+    piece: PageRun,
+    /// First page held, in the piece.
+    at: u32,
+    bytes: Vec<u8>,
+    /// Pages of the next read, and of the longest.
+    ahead: u32,
+    ahead_max: u32,
+}
+
+impl PieceWindow<'_> {
+    /// From now on pages belong to `piece`.
+    fn enter(&mut self, piece: PageRun) {
+        if self.piece != piece {
+            self.piece = piece;
+            self.bytes = Vec::new();
+        }
     }
 
     /// Pages `at..at+pages` of the piece; `None` beyond its end.
@@ -56,11 +81,16 @@ impl<'a> PieceWindow<'a> {
         }
         let held = (self.bytes.len() / self.page_bytes) as u32;
         if at < self.at || at + pages > self.at + held {
-            let count = pages.max(WINDOW_PAGES).min(self.piece.pages - at);
+            let read = |pages| (self.read)(PageRun::new(self.piece.at + u64::from(at), pages));
             // Freed first: a window is as long as the longest frame.
             self.bytes = Vec::new();
-            self.bytes = (self.read)(PageRun::new(self.piece.at + u64::from(at), count))?;
+            let window = pages.max(self.ahead).min(self.piece.pages - at);
+            self.bytes = read(window).or_else(|error| match error.is_passing() {
+                true => Err(error),
+                false => read(pages),
+            })?;
             self.at = at;
+            self.ahead = self.ahead.saturating_mul(2).min(self.ahead_max);
         }
         let from = (at - self.at) as usize * self.page_bytes;
         Ok(Some(&self.bytes[from..from + pages as usize * self.page_bytes]))
@@ -114,139 +144,179 @@ fn behind_damage(
     Ok(None)
 }
 
-/// Finds the end of a stream, which is at `trimmed` or later; frames before `trimmed` are not needed. Frames
-/// whose `after` lies beyond `last_lsn` do not count. `each` receives every frame that was read and counts;
-/// pieces that end before `trimmed` are not read. `salvage`: see the module's text.
-pub(crate) fn walk(
-    pieces: &[StreamPiece],
-    trimmed: u64,
-    last_lsn: u64,
-    page_bytes: usize,
-    salvage: bool,
-    read: ReadPages<'_>,
-    each: impl FnMut(u64, &[u8]),
-) -> Result<StreamEnd, DeviceError> {
-    let (mut end, lost) = frames_that_count(pieces, trimmed, last_lsn, page_bytes, salvage, read, each)?;
-    let unread = trimmed.saturating_sub(end.next);
-    end.next = end.next.max(trimmed);
-    // If a commit is lost, no frame behind it was durable either.
-    end.damaged = !lost && was_durable(pieces, &end, unread, page_bytes, read)?;
-    if unread > 0 {
-        // No frame of this piece is needed: all of it is reused.
-        end.used = 0;
-    }
-    Ok(end)
+/// The search for the end of a stream.
+pub(crate) struct FrameWalk<'a> {
+    pub(crate) pieces: &'a [StreamPiece],
+    /// Frames before this are not needed; the stream ends here or later.
+    pub(crate) trimmed: u64,
+    /// Frames known to be durable: the search begins at the last of them, if it is found in its place.
+    pub(crate) durable: DurableFrames,
+    /// Pages of the longest frame.
+    pub(crate) pages_max: u32,
+    /// Frames whose `after` lies beyond do not count.
+    pub(crate) last_lsn: u64,
+    pub(crate) page_bytes: usize,
+    /// See the module's text.
+    pub(crate) salvage: bool,
+    pub(crate) read: ReadPages<'a>,
 }
 
-/// End of the consecutive frames, and whether a lost commit is its cause.
-fn frames_that_count(
-    pieces: &[StreamPiece],
-    trimmed: u64,
-    last_lsn: u64,
-    page_bytes: usize,
-    salvage: bool,
-    read: ReadPages<'_>,
-    mut each: impl FnMut(u64, &[u8]),
-) -> Result<(StreamEnd, bool), DeviceError> {
-    let wanted = if salvage { u64::MAX } else { trimmed };
-    // Pieces before that of the first needed frame are skipped.
-    let first = pieces.iter().rposition(|piece| piece.first <= trimmed).unwrap_or(0);
-    let mut end = StreamEnd {
-        next: pieces.get(first).map_or(0, |piece| piece.first),
-        piece: first,
-        used: 0,
-        damaged: false,
-    };
-    for (index, piece) in pieces.iter().enumerate().skip(first) {
-        if piece.first != end.next {
-            break;
+impl FrameWalk<'_> {
+    /// Finds the end. Blocks.
+    /// # Errors
+    /// The device cannot read a page.
+    pub(crate) fn end(&self) -> Result<StreamEnd, DeviceError> {
+        let most = (WINDOW_BYTES / self.page_bytes) as u32;
+        // A frame known to be durable, the next one, and a page behind it: usually nothing else is read.
+        let first = self.pages_max.saturating_mul(2).saturating_add(1);
+        let mut window = PieceWindow {
+            read: self.read,
+            page_bytes: self.page_bytes,
+            piece: PageRun::new(0, 0),
+            at: 0,
+            bytes: Vec::new(),
+            ahead: first.max((FIRST_BYTES / self.page_bytes) as u32).min(most),
+            ahead_max: most,
+        };
+        let start = self.start(&mut window)?;
+        let FoundFrames { mut end, lost, longest } = self.frames_that_count(start, &mut window)?;
+        let unread = self.trimmed.saturating_sub(end.next);
+        end.next = end.next.max(self.trimmed);
+        // If a commit is lost, no frame behind it was durable either.
+        end.damaged = !lost && self.was_durable(&end, unread, longest, &mut window)?;
+        if unread > 0 {
+            // No frame of this piece is needed: all of it is reused.
+            (end.used, end.last) = (0, None);
         }
-        let limit = pieces.get(index + 1).map(|next| next.first);
-        let mut window = PieceWindow::new(read, piece.run, page_bytes);
-        end.piece = index;
-        end.used = 0;
-        while limit.is_none_or(|limit| end.next < limit) {
-            let found = frame_at(&mut window, end.used, piece.incarnation)?;
-            let Some((header, pages, payload)) = found.filter(|(header, ..)| header.frame == end.next) else {
-                let next = match end.next < wanted {
-                    true => behind_damage(&mut window, end.used, piece.incarnation, wanted)?,
-                    false => None,
-                };
-                let Some((at, frame)) = next.filter(|(_, frame)| *frame > end.next) else {
-                    break;
-                };
-                (end.used, end.next) = (at, frame);
-                continue;
-            };
-            if header.after > last_lsn {
-                return Ok((end, true));
+        Ok(end)
+    }
+
+    /// Place where the search begins: behind the last frame known to be durable, if it is found in its place;
+    /// otherwise at the begin of a piece. Pieces before that of the first needed or unknown frame are skipped.
+    fn start(&self, window: &mut PieceWindow<'_>) -> Result<StreamEnd, DeviceError> {
+        let DurableFrames { next, last } = self.durable;
+        let first = self.pieces.iter().rposition(|piece| piece.first <= self.trimmed.max(next)).unwrap_or(0);
+        let mut start = StreamEnd { next: 0, piece: first, used: 0, last: None, damaged: false };
+        let Some(piece) = self.pieces.get(first) else {
+            return Ok(start);
+        };
+        start.next = piece.first;
+        let Some(at) = last.filter(|_| piece.first < next) else {
+            return Ok(start);
+        };
+        window.enter(piece.run);
+        match frame_at(window, at, piece.incarnation)? {
+            Some((header, pages, _)) if header.frame == next - 1 => {
+                Ok(StreamEnd { next, used: at + pages, last: Some(at), ..start })
             }
-            each(header.frame, payload);
-            end.next += 1;
-            end.used += pages;
-        }
-        match limit {
-            // The last frames of this piece are lost; the first number of the next piece tells how many.
-            Some(limit) if salvage => end.next = end.next.max(limit),
-            Some(limit) if end.next >= limit => {}
-            _ => break,
+            _ => Ok(start),
         }
     }
-    Ok((end, false))
-}
 
-/// Whether a later frame calls the frame at the end durable. Before the end lie the pages of `unread` frames
-/// that are not needed.
-fn was_durable(
-    pieces: &[StreamPiece],
-    end: &StreamEnd,
-    unread: u64,
-    page_bytes: usize,
-    read: ReadPages<'_>,
-) -> Result<bool, DeviceError> {
-    let Some(piece) = pieces.get(end.piece) else {
-        return Ok(false);
-    };
-    let frame_pages = (FRAME_BYTES_MAX / page_bytes) as u32;
-    let mut window = PieceWindow::new(read, piece.run, page_bytes);
-    // The next frame starts within the pages of the longest possible frames before it.
-    let reach = u64::from(frame_pages).saturating_mul(unread.saturating_add(1));
-    let reach = u32::try_from(reach).unwrap_or(u32::MAX);
-    let last = piece.run.pages.min(end.used.saturating_add(reach).saturating_add(1));
-    let mut at = end.used;
-    let mut found = None;
-    while at < last {
-        match frame_at(&mut window, at, piece.incarnation)? {
-            Some((header, pages, _)) if header.frame > end.next => {
-                if header.flushed_frame > end.next {
+    /// The consecutive frames from `start` on.
+    fn frames_that_count(
+        &self,
+        start: StreamEnd,
+        window: &mut PieceWindow<'_>,
+    ) -> Result<FoundFrames, DeviceError> {
+        let wanted = if self.salvage { u64::MAX } else { self.trimmed };
+        let first = start.piece;
+        let mut longest = start.last.map_or(0, |last| start.used - last);
+        let mut end = start;
+        for (index, piece) in self.pieces.iter().enumerate().skip(first) {
+            if index > first {
+                if piece.first != end.next {
+                    break;
+                }
+                (end.piece, end.used, end.last) = (index, 0, None);
+            }
+            let limit = self.pieces.get(index + 1).map(|next| next.first);
+            window.enter(piece.run);
+            while limit.is_none_or(|limit| end.next < limit) {
+                let found = frame_at(window, end.used, piece.incarnation)?;
+                let Some((header, pages, _)) = found.filter(|(header, ..)| header.frame == end.next) else {
+                    let next = match end.next < wanted {
+                        true => behind_damage(window, end.used, piece.incarnation, wanted)?,
+                        false => None,
+                    };
+                    let Some((at, frame)) = next.filter(|(_, frame)| *frame > end.next) else {
+                        break;
+                    };
+                    (end.used, end.next, end.last) = (at, frame, None);
+                    continue;
+                };
+                if header.after > self.last_lsn {
+                    return Ok(FoundFrames { end, lost: true, longest });
+                }
+                longest = longest.max(pages);
+                end.last = Some(end.used);
+                end.next += 1;
+                end.used += pages;
+            }
+            match limit {
+                // The last frames of this piece are lost; the first number of the next piece tells how many.
+                Some(limit) if self.salvage => end.next = end.next.max(limit),
+                Some(limit) if end.next >= limit => {}
+                _ => break,
+            }
+        }
+        Ok(FoundFrames { end, lost: false, longest })
+    }
+
+    /// Whether a later frame calls the frame at the end durable. Before the end lie the pages of `unread`
+    /// frames that are not needed.
+    fn was_durable(
+        &self,
+        end: &StreamEnd,
+        unread: u64,
+        longest: u32,
+        window: &mut PieceWindow<'_>,
+    ) -> Result<bool, DeviceError> {
+        let Some(piece) = self.pieces.get(end.piece) else {
+            return Ok(false);
+        };
+        window.enter(piece.run);
+        // The next frame starts within the pages of the longest possible frames before it.
+        // A promise that a frame breaks limits nothing.
+        let most = if longest > self.pages_max { frame::pages_max(self.page_bytes) } else { self.pages_max };
+        let reach = u64::from(most).saturating_mul(unread.saturating_add(1));
+        let reach = u32::try_from(reach).unwrap_or(u32::MAX);
+        let last = piece.run.pages.min(end.used.saturating_add(reach).saturating_add(1));
+        let mut at = end.used;
+        let mut found = None;
+        while at < last {
+            match frame_at(window, at, piece.incarnation)? {
+                Some((header, pages, _)) if header.frame > end.next => {
+                    if header.flushed_frame > end.next {
+                        return Ok(true);
+                    }
+                    found = Some(at + pages);
+                    break;
+                }
+                _ => at += 1,
+            }
+        }
+        // From there on frames follow one another again.
+        while let Some(at) = found {
+            found = match frame_at(window, at, piece.incarnation)? {
+                Some((header, ..)) if header.flushed_frame > end.next => return Ok(true),
+                Some((_, pages, _)) => Some(at + pages),
+                None => None,
+            };
+        }
+        // The next piece exists only if this one was full; its frames may also show durability.
+        for piece in self.pieces.iter().skip(end.piece + 1) {
+            window.enter(piece.run);
+            let mut at = 0;
+            while let Some((header, pages, _)) = frame_at(window, at, piece.incarnation)? {
+                if header.frame > end.next && header.flushed_frame > end.next {
                     return Ok(true);
                 }
-                found = Some(at + pages);
-                break;
+                at += pages;
             }
-            _ => at += 1,
         }
+        Ok(false)
     }
-    // From there on frames follow one another again.
-    while let Some(at) = found {
-        found = match frame_at(&mut window, at, piece.incarnation)? {
-            Some((header, ..)) if header.flushed_frame > end.next => return Ok(true),
-            Some((_, pages, _)) => Some(at + pages),
-            None => None,
-        };
-    }
-    // The next piece exists only if this one was full; its frames may also show durability.
-    for piece in pieces.iter().skip(end.piece + 1) {
-        let mut window = PieceWindow::new(read, piece.run, page_bytes);
-        let mut at = 0;
-        while let Some((header, pages, _)) = frame_at(&mut window, at, piece.incarnation)? {
-            if header.frame > end.next && header.flushed_frame > end.next {
-                return Ok(true);
-            }
-            at += pages;
-        }
-    }
-    Ok(false)
 }
 
 /// Pages of a piece read ahead, in an open store whose stream end is known.
@@ -267,8 +337,7 @@ impl ReadAhead {
         page_bytes: usize,
         read: ReadPages<'_>,
     ) -> Result<Option<(u32, u64)>, DeviceError> {
-        let mut window = PieceWindow::new(read, piece.run, page_bytes);
-        behind_damage(&mut window, at, piece.incarnation, wanted)
+        behind_damage(&mut window_of(piece.run, page_bytes, read), at, piece.incarnation, wanted)
     }
 
     /// The valid frame at page `at` of `piece`. Tries the pages read ahead first, then reads them again: the
@@ -284,7 +353,7 @@ impl ReadAhead {
             *self = ReadAhead { piece: Some(piece.run), ..ReadAhead::default() };
         }
         let bytes = std::mem::take(&mut self.bytes);
-        let mut window = PieceWindow { read, piece: piece.run, page_bytes, at: self.at, bytes };
+        let mut window = PieceWindow { at: self.at, bytes, ..window_of(piece.run, page_bytes, read) };
         let mut found = frame_at(&mut window, at, piece.incarnation)?.map(owned);
         if found.is_none() {
             window.bytes.clear();
@@ -294,6 +363,12 @@ impl ReadAhead {
         self.bytes = window.bytes;
         Ok(found)
     }
+}
+
+/// The window of a reader.
+fn window_of(piece: PageRun, page_bytes: usize, read: ReadPages<'_>) -> PieceWindow<'_> {
+    let ahead = READER_PAGES;
+    PieceWindow { read, page_bytes, piece, at: 0, bytes: Vec::new(), ahead, ahead_max: ahead }
 }
 
 fn owned((header, pages, payload): FoundDamage<'_>) -> (FrameHeader, u32, Vec<u8>) {

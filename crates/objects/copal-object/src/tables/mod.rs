@@ -14,7 +14,8 @@ pub(crate) mod snapshot;
 use crate::{
     ObjectKind, ReadCheck,
     format::{
-        ops::{ObjectTraits, RecordOp, StreamCut},
+        frame,
+        ops::{DurableFrames, ObjectTraits, RecordOp, StreamCut, StreamFrames},
         record::COUNTER_MAX,
         run::PageRun,
         superblock::STORE_BYTES_MAX,
@@ -70,8 +71,24 @@ pub(crate) struct StreamEntry {
     pub(crate) pieces: Vec<StreamPiece>,
     /// First frame that is kept.
     pub(crate) trimmed: u64,
-    /// Frames below this are known to be durable; a stream that ends before is damaged.
-    pub(crate) durable: u64,
+    /// Frames known to be durable.
+    pub(crate) durable: DurableFrames,
+    /// No frame has more pages until a record raises this: so far recovery looks behind a missing frame for
+    /// one that calls it durable.
+    pub(crate) frame_pages_max: u32,
+}
+
+impl StreamEntry {
+    /// A stream without frames.
+    pub(crate) fn new(what: ObjectTraits, frame_pages_max: u32) -> StreamEntry {
+        StreamEntry {
+            what,
+            pieces: Vec::new(),
+            trimmed: 0,
+            durable: DurableFrames::default(),
+            frame_pages_max,
+        }
+    }
 }
 
 /// An object or a stream.
@@ -91,6 +108,9 @@ pub(crate) struct Tables {
     pub(crate) shared: SharedRuns,
     /// Bytes of all entries in a checkpoint ([`snapshot::encoded_len`]), updated by each operation.
     pub(crate) entry_bytes: u64,
+    /// The checkpoint before the next record names places and longest frames of streams. Otherwise records
+    /// name none either, and a frame may have any length.
+    pub(crate) names_frames: bool,
 }
 
 /// An operation does not fit the tables: damage that no checksum caught, or a bug of Copal.
@@ -135,7 +155,29 @@ pub(crate) fn store_pages_max(page_bytes: usize) -> u64 {
 
 impl Tables {
     pub(crate) fn new(page_bytes: usize, pages: u64) -> Tables {
-        Tables { page_bytes, pages, entries: BTreeMap::new(), shared: SharedRuns::default(), entry_bytes: 0 }
+        Tables {
+            page_bytes,
+            pages,
+            entries: BTreeMap::new(),
+            shared: SharedRuns::default(),
+            entry_bytes: 0,
+            names_frames: true,
+        }
+    }
+
+    /// Pages of the longest frame that a checkpoint or record claims for a stream. A number that no frame can
+    /// have limits nothing.
+    pub(crate) fn frame_pages(&self, claimed: u32) -> u32 {
+        let most = frame::pages_max(self.page_bytes);
+        if (1..=most).contains(&claimed) { claimed } else { most }
+    }
+
+    /// Most pages of a frame of a new stream.
+    fn frame_pages_of_new(&self) -> u32 {
+        match self.names_frames {
+            true => frame::pages_max_of_new(self.page_bytes),
+            false => frame::pages_max(self.page_bytes),
+        }
     }
 
     pub(crate) fn object(&self, id: u64) -> Option<&ObjectEntry> {
@@ -166,10 +208,10 @@ impl Tables {
         })
     }
 
-    /// The next checkpoint says that frames of `id` below `frame` are durable.
-    pub(crate) fn name_frames(&mut self, id: u64, frame: u64) {
+    /// The next checkpoint says that these frames of `id` are durable.
+    pub(crate) fn name_frames(&mut self, id: u64, durable: DurableFrames) {
         if let Some(stream) = self.stream_mut(id) {
-            stream.durable = stream.durable.max(frame);
+            stream.durable = stream.durable.later(durable);
         }
     }
 
@@ -207,6 +249,7 @@ impl Tables {
             | RecordOp::Seal { .. }
             | RecordOp::Dep { .. }
             | RecordOp::Durable { .. }
+            | RecordOp::Frames { .. }
             | RecordOp::Grow { .. } => 0,
         }
     }
@@ -233,6 +276,7 @@ impl Tables {
             }
             RecordOp::StreamTrim { id, upto } => self.stream_trim(*id, *upto, effect),
             RecordOp::Durable { streams } => self.durable(streams),
+            RecordOp::Frames { streams } => streams.iter().try_for_each(|frames| self.frames(frames, lsn)),
             RecordOp::Mount { cuts, .. } => cuts.iter().try_for_each(|cut| self.cut_stream(cut, lsn, effect)),
             RecordOp::Grow { pages } => self.grow(*pages),
             RecordOp::Dep { .. } => Ok(()),
@@ -285,7 +329,7 @@ impl Tables {
     fn create(&mut self, id: u64, what: ObjectTraits) -> Result<(), OpMisfit> {
         self.vacant(id)?;
         let entry = if what.kind == ObjectKind::Stream {
-            TableEntry::Stream(StreamEntry { what, pieces: Vec::new(), trimmed: 0, durable: 0 })
+            TableEntry::Stream(StreamEntry::new(what, self.frame_pages_of_new()))
         } else {
             let sealed = what.kind == ObjectKind::Sealed;
             TableEntry::Object(ObjectEntry {
@@ -451,7 +495,21 @@ impl Tables {
     fn durable(&mut self, streams: &[(u64, u64)]) -> Result<(), OpMisfit> {
         for &(id, frame) in streams {
             self.stream_of(id)?;
-            self.name_frames(id, frame);
+            self.name_frames(id, DurableFrames { next: frame, last: None });
+        }
+        Ok(())
+    }
+
+    fn frames(&mut self, frames: &StreamFrames, lsn: u64) -> Result<(), OpMisfit> {
+        let pages_max = self.frame_pages(frames.pages_max);
+        let stream = self.stream_of(frames.id)?;
+        stream.durable = stream.durable.later(frames.durable);
+        if pages_max > stream.frame_pages_max {
+            stream.frame_pages_max = pages_max;
+            // Frames behind this record may be that long, and count only with it.
+            if let Some(piece) = stream.pieces.last_mut() {
+                piece.lsn = piece.lsn.max(lsn);
+            }
         }
         Ok(())
     }
@@ -461,7 +519,7 @@ impl Tables {
         let id = cut.id;
         let stream = self.stream_of(id)?;
         // Recovery read these frames after a flush.
-        stream.durable = stream.durable.max(cut.next);
+        stream.durable = stream.durable.later(DurableFrames { next: cut.next, last: None });
         let index = cut.piece as usize;
         let Some(piece) = stream.pieces.get_mut(index) else {
             return if stream.pieces.is_empty() {

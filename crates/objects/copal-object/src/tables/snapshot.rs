@@ -1,11 +1,12 @@
 //! Body of a checkpoint: encoding of all tables as one byte string.
 //!
-//! Format: docs/formats/object-checkpoint.md v3
+//! Format: docs/formats/object-checkpoint.md v4
 //! Not here: splitting the string into chain pages (`checkpoint`).
 
 use crate::{
     format::{
-        ops::{ObjectTraits, RUN_LEN, TRAITS_LEN, put_run, take_list, take_run},
+        frame,
+        ops::{DurableFrames, ObjectTraits, RUN_LEN, TRAITS_LEN, put_run, take_list, take_run},
         record::COUNTER_MAX,
         run::{PageRun, RUN_PAGES_MAX},
     },
@@ -63,7 +64,7 @@ pub(crate) fn entry_bytes(entry: &TableEntry, page_bytes: usize) -> u64 {
             ENTRY_BYTES_MAX - 16 + trailer + EXTENT_BYTES * object.map.extents() as u64 + 4 * sums
         }
         TableEntry::Stream(stream) => {
-            8 + 1 + TRAITS_LEN + 8 + 8 + 4 + PIECE_BYTES * stream.pieces.len() as u64
+            8 + 1 + TRAITS_LEN + 8 + DurableFrames::LEN + 4 + 4 + PIECE_BYTES * stream.pieces.len() as u64
         }
     }
 }
@@ -133,7 +134,8 @@ fn put_stream(out: &mut Vec<u8>, stream: &StreamEntry) {
     out.put_u8(STREAM);
     stream.what.put(out);
     out.put_u64(stream.trimmed);
-    out.put_u64(stream.durable);
+    stream.durable.put(out);
+    out.put_u32(stream.frame_pages_max);
     out.put_u32(stream.pieces.len() as u32);
     for piece in &stream.pieces {
         put_run(out, piece.run);
@@ -153,8 +155,8 @@ pub(crate) struct CheckpointBody {
     pub(crate) hollow: Vec<Range<u64>>,
 }
 
-/// Decodes a body.
-pub(crate) fn decode(body: &[u8], page_bytes: usize) -> Result<CheckpointBody, DecodeError> {
+/// Decodes a body of the given version.
+pub(crate) fn decode(body: &[u8], page_bytes: usize, version: u16) -> Result<CheckpointBody, DecodeError> {
     let mut input = Reader::new(body);
     let position = take_position(&mut input)?;
     let at = input.position();
@@ -167,7 +169,7 @@ pub(crate) fn decode(body: &[u8], page_bytes: usize) -> Result<CheckpointBody, D
         bound(at, count, u64::from(u32::MAX) / ZONE_PAGES)?;
         Ok(PageRun::new(first * ZONE_PAGES, (count * ZONE_PAGES) as u32))
     })?;
-    let tables = take_tables(&mut input, page_bytes, pages)?;
+    let tables = take_tables(&mut input, page_bytes, pages, version)?;
     // Versions before the third end here.
     let hollow = if input.remaining() == 0 {
         Vec::new()
@@ -198,8 +200,14 @@ fn take_position(input: &mut Reader<'_>) -> Result<CheckpointPosition, DecodeErr
 }
 
 /// Objects and streams, in the order of their ids.
-fn take_tables(input: &mut Reader<'_>, page_bytes: usize, pages: u64) -> Result<Tables, DecodeError> {
+fn take_tables(
+    input: &mut Reader<'_>,
+    page_bytes: usize,
+    pages: u64,
+    version: u16,
+) -> Result<Tables, DecodeError> {
     let mut tables = Tables::new(page_bytes, pages);
+    tables.names_frames = version >= 4;
     let count = input.u64()?;
     let mut before = None;
     for _ in 0..count {
@@ -213,7 +221,7 @@ fn take_tables(input: &mut Reader<'_>, page_bytes: usize, pages: u64) -> Result<
         let at = input.position();
         let entry = match input.u8()? {
             OBJECT => TableEntry::Object(take_object(input, page_bytes, pages)?),
-            STREAM => TableEntry::Stream(take_stream(input, pages)?),
+            STREAM => TableEntry::Stream(take_stream(input, &tables)?),
             unknown => {
                 return Err(DecodeError::UnknownKind { at, kind: unknown.into(), newest: STREAM.into() });
             }
@@ -264,22 +272,27 @@ fn take_object(input: &mut Reader<'_>, page_bytes: usize, pages: u64) -> Result<
     Ok(ObjectEntry { what, sealed: flags & SEALED != 0, shares: flags & SHARES != 0, len, map, trailer })
 }
 
-fn take_stream(input: &mut Reader<'_>, pages: u64) -> Result<StreamEntry, DecodeError> {
+fn take_stream(input: &mut Reader<'_>, tables: &Tables) -> Result<StreamEntry, DecodeError> {
     let what = ObjectTraits::take(input)?;
     let at = input.position();
     let trimmed = input.u64()?;
     // Frame numbers continue from there.
     bound(at, trimmed, COUNTER_MAX)?;
-    let durable = input.u64()?;
+    let (durable, frame_pages_max) = if tables.names_frames {
+        (DurableFrames::take(input)?, tables.frame_pages(input.u32()?))
+    } else {
+        let durable = DurableFrames { next: input.u64()?, last: None };
+        (durable, frame::pages_max(tables.page_bytes))
+    };
     let mut first = 0;
     let pieces = take_list(input, 28, |input| {
         let at = input.position();
         let run = take_run(input)?;
-        bound(at, run.end(), pages)?;
+        bound(at, run.end(), tables.pages)?;
         let piece = StreamPiece { run, first: input.u64()?, incarnation: input.u64()?, lsn: 0 };
         bound(at, first, piece.first)?;
         first = piece.first;
         Ok(piece)
     })?;
-    Ok(StreamEntry { what, pieces, trimmed, durable })
+    Ok(StreamEntry { what, pieces, trimmed, durable, frame_pages_max })
 }

@@ -9,6 +9,7 @@ mod draining;
 mod faults;
 mod files;
 mod flips;
+mod golden;
 mod groups;
 mod hostfs;
 mod model;

@@ -53,6 +53,7 @@ fn a_frame_is_written_when_the_commits_of_all_before_it_are() {
         pending.push(PendingFrame {
             ticket: frame + 1,
             frame,
+            at: 0,
             epoch: Some(1),
             written: true,
             durable: false,
