@@ -8,7 +8,10 @@
 
 use crate::{
     CreateOptions, ObjectId, ObjectKind, StoreError,
-    engine::pump::pump,
+    engine::{
+        pump::{pump, wait_change},
+        steps::advance,
+    },
     flaw::StoreFlaw,
     format::{
         hash128,
@@ -18,7 +21,7 @@ use crate::{
     object::sums::{placement_class, unit_sums},
     resize::grow::make_available,
     space::home::PageHome,
-    state::StoreCore,
+    state::{StoreCore, commit::UNFLUSHED_BYTES_MAX},
     tables::unit_pages,
 };
 use copal_device::{AlignedBuf, Completion, IoClass, IoDone};
@@ -191,7 +194,8 @@ impl ObjectWriter {
         self.len == 0
     }
 
-    /// Writes the remaining bytes and the sums, and waits for all writes. Nothing is flushed.
+    /// Writes the remaining bytes and the sums, and waits for all writes. An object of more than 128 MiB is
+    /// flushed; others are not.
     /// # Errors
     /// As [`ObjectWriter::append`].
     pub fn finish(mut self) -> Result<StagedObject, StoreError> {
@@ -207,6 +211,10 @@ impl ObjectWriter {
         }
         while !self.in_flight.is_empty() {
             self.wait_oldest()?;
+        }
+        // A recovery that cannot trust the epoch reads all of the object.
+        if self.len > UNFLUSHED_BYTES_MAX {
+            self.wait_flush()?;
         }
         Ok(StagedObject {
             space: StagedSpace {
@@ -281,6 +289,21 @@ impl ObjectWriter {
                 last.pages += run.pages;
             }
             _ => self.space.runs.push(run),
+        }
+    }
+
+    /// Waits until the data is durable.
+    fn wait_flush(&self) -> Result<(), StoreError> {
+        let inner = &self.space.inner;
+        let mut state = inner.state.lock();
+        state.commit.want_epoch(self.epoch);
+        loop {
+            state.writable()?;
+            advance(inner, &mut state);
+            if state.commit.flushed_epoch() >= self.epoch {
+                return Ok(());
+            }
+            wait_change(inner, &mut state);
         }
     }
 

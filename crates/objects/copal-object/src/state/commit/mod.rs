@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// Bytes in flight beyond which commits wait.
 pub(crate) const IN_FLIGHT_BYTES_MAX: u64 = 64 << 20;
 /// Bytes written since the last flush beyond which a flush is started, so that recovery has little to verify.
-const UNFLUSHED_BYTES_MAX: u64 = 128 << 20;
+pub(crate) const UNFLUSHED_BYTES_MAX: u64 = 128 << 20;
 /// Transactions beyond which a group counts as full.
 const TRANSACTIONS_FULL: u16 = 4096;
 
