@@ -48,7 +48,8 @@ pub(crate) fn pages_max(page_bytes: usize) -> u32 {
 }
 
 /// Most pages of a frame of a new stream, until a record promises longer ones. Recovery then reads the end of
-/// the stream with one command of 64 KiB: the last durable frame, the next one, and a page behind it.
+/// the stream with one command of 64 KiB: the last durable frame, the next one, and a page behind it. No
+/// record names this number, so it is a part of the format.
 pub(crate) fn pages_max_of_new(page_bytes: usize) -> u32 {
     ((LOOK_BYTES / page_bytes).saturating_sub(1) / 2).max(1) as u32
 }

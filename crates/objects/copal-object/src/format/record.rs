@@ -12,6 +12,8 @@ use copal_codec::{DecodeError, Put, Reader, crc32c};
 pub(crate) const HEADER_LEN: usize = 80;
 const MAGIC: u32 = 0x4c4a_5043; // "CPJL"
 const SUM_AT: usize = 4;
+/// Longest record in bytes, for a journal of any size.
+const RECORD_BYTES_MAX: u64 = 4 << 20;
 /// Beyond any number of records, epochs or commits that a store can reach.
 pub(crate) const COUNTER_MAX: u64 = 1 << 62;
 
@@ -90,6 +92,12 @@ pub(crate) fn pages_for(ops_len: usize, page_bytes: usize) -> usize {
     (HEADER_LEN + ops_len).div_ceil(page_bytes)
 }
 
+/// Longest record in bytes of a journal of `journal_pages` pages: min(journal/8, 4 MiB), at least a page.
+pub(crate) fn bytes_max(journal_pages: u64, page_bytes: usize) -> usize {
+    let page = page_bytes as u64;
+    (journal_pages / 8 * page).min(RECORD_BYTES_MAX).max(page) as usize
+}
+
 /// Length in bytes that the record at the start of `bytes` claims, header included, if it is at most `max`.
 /// The reader fetches the rest with it before [`decode`].
 pub(crate) fn claimed_len(bytes: &[u8], max: usize) -> Result<usize, RecordError> {
@@ -136,10 +144,17 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<(RecordHeader, Vec<RecordOp>), Reco
         flushed_seq: input.u64()?,
     };
     header.validate()?;
+    let ops = decode_ops(input.rest())?;
+    Reader::new(&bytes[len..]).zeros(bytes.len() - len)?;
+    Ok((header, ops))
+}
+
+/// The operations of a record, which follow its header.
+pub(crate) fn decode_ops(bytes: &[u8]) -> Result<Vec<RecordOp>, DecodeError> {
+    let mut input = Reader::new(bytes);
     let mut ops = Vec::new();
     while !input.is_empty() {
         ops.push(RecordOp::decode(&mut input)?);
     }
-    Reader::new(&bytes[len..]).zeros(bytes.len() - len)?;
-    Ok((header, ops))
+    Ok(ops)
 }

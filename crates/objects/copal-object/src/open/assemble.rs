@@ -101,8 +101,9 @@ fn shape(
 /// The state of an idle store: no command in flight, no waiter.
 fn state(recovered: RecoveredStore, space: Box<dyn Placement>, tuning: OpenOverrides) -> StoreState {
     let chain = chain(&recovered);
-    let is_unnamed =
-        |id, end: &StreamEnd| recovered.tables.stream(id).is_some_and(|stream| end.next > stream.durable.next);
+    let is_unnamed = |id, end: &StreamEnd| {
+        recovered.tables.stream(id).is_some_and(|stream| end.next > stream.durable.next)
+    };
     let unnamed =
         recovered.ends.iter().filter(|(id, end)| is_unnamed(**id, end)).map(|(id, _)| *id).collect();
     let tails = recovered.ends.into_iter().map(|(id, end)| (id, tail(&end))).collect();

@@ -1,7 +1,8 @@
 //! The chain of journal records after a checkpoint: walking, re-reading, applying.
 //!
 //! Invariants
-//! - In memory are the places and hashes of all records, and the operations of one.
+//! - In memory are the places and hashes of all records, and encoded operations of at most 8 MiB. The operations
+//!   of other records are read again.
 
 use super::journal_window::JournalWindow;
 use crate::{
@@ -17,13 +18,18 @@ use crate::{
     tables::{OpEffect, Tables, snapshot::CheckpointPosition},
 };
 
-/// A record that continues the chain. [`WalkedRecord::ops`] reads its operations again on demand.
+/// Most bytes of encoded operations that are kept from the walk to the replay. Tests also read some again.
+const KEPT_BYTES_MAX: usize = if cfg!(test) { 1 << 10 } else { 8 << 20 };
+
+/// A record that continues the chain.
 pub(crate) struct WalkedRecord {
     pub(crate) header: RecordHeader,
     /// Position of the page behind it, and its pages on the device.
     pub(crate) end: u64,
     pub(crate) run: PageRun,
     hash: u64,
+    /// Its encoded operations, if they are kept.
+    kept: Option<Box<[u8]>>,
 }
 
 impl WalkedRecord {
@@ -32,11 +38,15 @@ impl WalkedRecord {
     /// # Errors
     /// `Damaged`: it reads differently than before. `Device`.
     pub(crate) fn ops(&self, window: &mut JournalWindow<'_>) -> Result<Vec<RecordOp>, StoreOpenError> {
-        let pages = u64::from(self.run.pages);
-        let bytes = window.pages(self.end - pages, pages, u64::MAX)?;
-        let same = bytes.filter(|bytes| hash64(bytes) == self.hash);
-        let decoded = same.and_then(|bytes| record::decode(bytes).ok());
-        decoded.map(|(_, ops)| ops).ok_or_else(|| StoreOpenError::Damaged {
+        let decoded = if let Some(kept) = &self.kept {
+            record::decode_ops(kept).ok()
+        } else {
+            let pages = u64::from(self.run.pages);
+            let bytes = window.pages(self.end - pages, pages, u64::MAX)?;
+            let same = bytes.filter(|bytes| hash64(bytes) == self.hash);
+            same.and_then(|bytes| record::decode(bytes).ok()).map(|(_, ops)| ops)
+        };
+        decoded.ok_or_else(|| StoreOpenError::Damaged {
             what: format!("journal record {} reads differently than before", self.header.seq),
         })
     }
@@ -102,8 +112,8 @@ impl<'a, 'w> JournalWalk<'a, 'w> {
 
     fn run(mut self) -> Result<WalkedJournal, StoreOpenError> {
         let mut records: Vec<WalkedRecord> = Vec::new();
-        let mut pages_used = 0;
-        while let Some(record) = self.next()? {
+        let (mut pages_used, mut kept_bytes) = (0, 0);
+        while let Some(mut record) = self.next()? {
             pages_used += record.end - self.position;
             if pages_used > self.window.places.pages() {
                 break;
@@ -114,6 +124,8 @@ impl<'a, 'w> JournalWalk<'a, 'w> {
             self.lsn = self.lsn.max(record.last_lsn());
             self.mount = record.header.mount;
             self.flushed_epoch = self.flushed_epoch.max(record.header.flushed_epoch);
+            kept_bytes += record.kept.as_ref().map_or(0, |ops| ops.len());
+            record.kept = record.kept.filter(|_| kept_bytes <= KEPT_BYTES_MAX);
             records.push(record);
         }
         let (lost_durable, torn) = self.find_later_records()?;
@@ -177,7 +189,8 @@ impl<'a, 'w> JournalWalk<'a, 'w> {
         let Ok((header, ops)) = record::decode(bytes) else {
             return Ok(None);
         };
-        let record = WalkedRecord { header, end: position + pages, run, hash: hash64(bytes) };
+        let kept = Some(bytes[record::HEADER_LEN..len].into());
+        let record = WalkedRecord { header, end: position + pages, run, hash: hash64(bytes), kept };
         Ok(Some((record, ops)))
     }
 

@@ -6,7 +6,7 @@
 //! - Pages behind the requested ones may be unreadable, which does not concern the request.
 
 use super::RecoverySource;
-use crate::format::{run::PageRun, superblock::Superblock};
+use crate::format::{record, run::PageRun, superblock::Superblock};
 use copal_device::DeviceError;
 use std::ops::Range;
 
@@ -25,12 +25,9 @@ pub(super) struct RecordPlaces {
 
 impl RecordPlaces {
     fn new(superblock: &Superblock) -> RecordPlaces {
-        let page = u64::from(superblock.page_bytes);
-        RecordPlaces {
-            at: superblock.journal_at,
-            pages: superblock.journal_pages,
-            record_pages_max: record_bytes_max(superblock) as u64 / page,
-        }
+        let (pages, page_bytes) = (superblock.journal_pages, superblock.page_bytes as usize);
+        let record_pages_max = (record::bytes_max(pages, page_bytes) / page_bytes) as u64;
+        RecordPlaces { at: superblock.journal_at, pages, record_pages_max }
     }
 
     /// Pages of the journal: more than its records take together.
@@ -75,12 +72,6 @@ impl RecordPlaces {
         let within = position % self.pages;
         PageRun::new(self.at + within, (self.pages - within).min(ahead.max(pages)) as u32)
     }
-}
-
-/// Longest record of a store's journal, as `JournalRing::record_bytes_max`.
-fn record_bytes_max(superblock: &Superblock) -> usize {
-    let page = u64::from(superblock.page_bytes);
-    (superblock.journal_pages / 8 * page).min(4 << 20).max(page) as usize
 }
 
 /// See the module's text.

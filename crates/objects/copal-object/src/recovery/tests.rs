@@ -81,7 +81,7 @@ fn survives(hint: impl Fn(&mut DurableFrames, &mut u32)) -> u64 {
 #[test]
 fn a_wrong_place_costs_reads_and_no_frame() {
     let right = survives(|_, _| {});
-    let hints: [(u64, Option<u32>); 11] = [
+    let hints: [(u64, Option<u32>); 12] = [
         // Inside a frame, at another frame, behind the end, outside the piece, unknown.
         (12, Some(22)),
         (12, Some(0)),
@@ -95,6 +95,7 @@ fn a_wrong_place_costs_reads_and_no_frame() {
         (11, Some(21)),
         (5, Some(21)),
         (0, Some(21)),
+        (0, None),
     ];
     for (next, last) in hints {
         for pages_max in [7, 0, 1, 256, u32::MAX] {
@@ -110,12 +111,20 @@ fn a_wrong_place_costs_reads_and_no_frame() {
 /// A number beyond the last frame calls frames durable that are missing.
 #[test]
 fn a_number_beyond_the_frames_is_damage_of_the_first_missing_one() {
-    for last in [None, Some(21), Some(24), Some(u32::MAX - 1)] {
+    for (next, last) in [
+        (14, None),
+        (14, Some(21)),
+        (13, Some(24)),
+        (14, Some(u32::MAX - 1)),
+        (1 << 62, Some(21)),
+        (u64::MAX, Some(21)),
+        (u64::MAX, None),
+    ] {
         let (device, store) = store_with_a_stream(None);
         for n in 0..12 {
             append(&store, n % 3 * 4096);
         }
-        store.inner.state.lock().streams.spoil_durable(LOG.0, DurableFrames { next: 14, last });
+        store.inner.state.lock().streams.spoil_durable(LOG.0, DurableFrames { next, last });
         store.checkpoint().unwrap();
         drop(store);
         let (store, report) = open(&device.reopen(), None);

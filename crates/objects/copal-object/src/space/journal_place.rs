@@ -11,9 +11,6 @@
 use crate::format::{record, run::PageRun};
 use std::fmt::Debug;
 
-/// Longest record in bytes, for a journal of any size.
-const RECORD_BYTES_MAX: u64 = 4 << 20;
-
 /// The place of the next record, and the records that recovery would replay.
 pub(crate) trait JournalPlace: Debug {
     /// Longest record in bytes.
@@ -75,10 +72,8 @@ impl JournalRing {
 }
 
 impl JournalPlace for JournalRing {
-    /// min(journal/8, 4 MiB), at least a page.
     fn record_bytes_max(&self) -> usize {
-        let page = self.page_bytes as u64;
-        ((self.pages / 8 * page).min(RECORD_BYTES_MAX).max(page)) as usize
+        record::bytes_max(self.pages, self.page_bytes)
     }
 
     fn head(&self) -> u64 {

@@ -12,6 +12,7 @@ use crate::{
     format::{
         frame::{self, FrameHeader},
         ops::DurableFrames,
+        record::COUNTER_MAX,
         run::PageRun,
     },
     tables::StreamPiece,
@@ -113,7 +114,8 @@ fn frame_at<'w>(
     let Ok((claimed, payload)) = frame::claimed(first) else {
         return Ok(None);
     };
-    if claimed.incarnation != incarnation {
+    // Numbers continue from there, so none is near the end of its counter.
+    if claimed.incarnation != incarnation || claimed.frame > COUNTER_MAX {
         return Ok(None);
     }
     let pages = frame::pages_for(payload, page_bytes) as u32;

@@ -476,6 +476,9 @@ impl Tables {
         if stream.pieces.last().is_some_and(|last| last.first > piece.first) {
             return Err(OpMisfit { id, what: "its extents are out of order" });
         }
+        if piece.first > COUNTER_MAX {
+            return Err(OpMisfit { id, what: "no stream has so many frames as are before its extent" });
+        }
         stream.pieces.push(piece);
         Ok(())
     }
@@ -528,7 +531,7 @@ impl Tables {
                 Err(OpMisfit { id, what: "it is cut outside" })
             };
         };
-        if cut.kept > piece.run.pages || cut.next < piece.first {
+        if cut.kept > piece.run.pages || !(piece.first..=COUNTER_MAX).contains(&cut.next) {
             return Err(OpMisfit { id, what: "it is cut outside" });
         }
         let kept = cut.kept;

@@ -291,6 +291,7 @@ fn take_stream(input: &mut Reader<'_>, tables: &Tables) -> Result<StreamEntry, D
         bound(at, run.end(), tables.pages)?;
         let piece = StreamPiece { run, first: input.u64()?, incarnation: input.u64()?, lsn: 0 };
         bound(at, first, piece.first)?;
+        bound(at, piece.first, COUNTER_MAX)?;
         first = piece.first;
         Ok(piece)
     })?;
