@@ -49,8 +49,8 @@ pub use check::{
 };
 pub use commit::operations::{Op, Txn};
 pub use interface::{
-    Ack, CreateOptions, FramePos, Lsn, MkfsOptions, ObjectId, ObjectKind, ObjectLifetime, ObjectStat,
-    OlderState, OpenOptions, ReadCheck, RecoveryReport, StoreSpace, WritableSpace,
+    Ack, BackendKind, CreateOptions, FramePos, Lsn, MkfsOptions, ObjectId, ObjectKind, ObjectLifetime,
+    ObjectStat, OlderState, OpenOptions, ReadCheck, RecoveryReport, StoreSpace, WritableSpace,
     error::{StoreError, StoreOpenError},
 };
 pub use object::writer::{ObjectWriter, StagedObject};

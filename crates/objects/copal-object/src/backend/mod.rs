@@ -3,3 +3,4 @@
 pub(crate) mod cow;
 pub(crate) mod hostfs;
 pub(crate) mod lenient;
+pub(crate) mod log;

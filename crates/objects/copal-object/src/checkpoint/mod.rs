@@ -45,10 +45,11 @@ const REPLAY_BYTES_MAX: u64 = 64 << 20;
 
 /// Placement class of checkpoints.
 pub(crate) const CHECKPOINT_CLASS: usize = 4;
-const CHECKPOINT_HOME: PageHome = PageHome { class: CHECKPOINT_CLASS, owner: PageHome::STORE };
+const CHECKPOINT_HOME: PageHome =
+    PageHome { class: CHECKPOINT_CLASS, owner: PageHome::STORE, in_group: false };
 /// Placement class of the second copies.
-const COPY_CLASS: usize = 6;
-const COPY_HOME: PageHome = PageHome { class: COPY_CLASS, owner: PageHome::STORE_COPY };
+pub(crate) const COPY_CLASS: usize = 6;
+const COPY_HOME: PageHome = PageHome { class: COPY_CLASS, owner: PageHome::STORE_COPY, in_group: false };
 
 /// Called after a record was submitted, when tables and journal agree.
 pub(crate) fn after_close(store: &StoreCore, state: &mut StoreState) {

@@ -16,11 +16,12 @@
 use crate::{
     Ack, Lsn, ObjectId, Op, StoreError, Txn,
     engine::{
-        admission::admit,
+        admission::{GroupRoom, close_full_group, find_room, wait_journal},
         pump::{pump, wait_change},
     },
     format::run::PageRun,
     resize::grow::make_available,
+    space::home::PageHome,
     state::{StoreCore, StoreState, commit::group::GroupAdmission},
 };
 use bytes::Bytes;
@@ -127,6 +128,11 @@ fn grant(
             continue;
         }
         let Some(runs) = take_pages(state, &needs) else {
+            if state.waits_for_group() {
+                // The open group has no room for the data.
+                close_full_group(store, state)?;
+                continue;
+            }
             // Enough pages are free, but a directory has no number left for another file.
             return Err(state.no_space(needs.pages));
         };
@@ -140,11 +146,18 @@ fn grant(
             make_available(store, state, needed, needed)?;
             continue;
         }
-        match admit(store, state, ops_bytes, needs.releases && !txn.ops.is_empty()) {
-            Ok(Some(admitted)) => {
+        match find_room(state, ops_bytes, needs.releases && !txn.ops.is_empty()) {
+            Ok(GroupRoom::Admitted(admitted)) => {
                 return Ok(GrantedTransaction { needs, runs, admitted });
             }
-            Ok(None) => give_back(state, runs),
+            Ok(GroupRoom::GroupFull) => {
+                give_back(state, runs);
+                close_full_group(store, state)?;
+            }
+            Ok(GroupRoom::JournalFull) => {
+                give_back(state, runs);
+                wait_journal(store, state)?;
+            }
             Err(error) => {
                 give_back(state, runs);
                 return Err(error);
@@ -185,7 +198,7 @@ fn fetch(
         old.fetched.put(unit.run, Bytes::from_owner(page), page_bytes);
         return Ok(());
     }
-    if state.commit.is_in_flight(unit.run) {
+    if state.is_unwritten(unit.run) {
         wait_change(store, state);
         return Ok(());
     }
@@ -252,10 +265,15 @@ pub(crate) type Runs = Vec<Vec<PageRun>>;
 
 /// Allocates the pages of a checked transaction. `None`, with nothing allocated, if they are not available.
 fn take_pages(state: &mut StoreState, needs: &check::TransactionNeeds) -> Option<Runs> {
+    let journal = state.space.placement_mut().journal_mut();
+    let fits_group = needs.pages <= journal.group_pages();
+    if fits_group && !journal.prepare_data(needs.pages) {
+        return None;
+    }
     let mut runs = Vec::with_capacity(needs.per_op.len());
     for need in &needs.per_op {
-        let taken =
-            if need.pages == 0 { Some(Vec::new()) } else { state.space.allocate(need.pages, need.home) };
+        let home = PageHome { in_group: need.home.in_group && fits_group, ..need.home };
+        let taken = if need.pages == 0 { Some(Vec::new()) } else { state.space.allocate(need.pages, home) };
         let Some(taken) = taken else {
             give_back(state, runs);
             return None;
@@ -265,8 +283,9 @@ fn take_pages(state: &mut StoreState, needs: &check::TransactionNeeds) -> Option
     Some(runs)
 }
 
+/// Frees pages that were not used. The last ones first: those of the open group can then be taken again.
 fn give_back(state: &mut StoreState, runs: Runs) {
-    for run in runs.into_iter().flatten() {
+    for run in runs.into_iter().flatten().rev() {
         state.space.release(run);
     }
 }

@@ -13,7 +13,7 @@ use super::{
     stores::SimWorld,
 };
 use crate::{
-    MkfsOptions, OpenOptions, Store, StoreOpenError,
+    BackendKind, MkfsOptions, OpenOptions, Store, StoreOpenError,
     backend::hostfs::{
         HostFiles,
         sim_directory::{IgnoredSync, SimContents, SimDirectory},
@@ -67,7 +67,13 @@ fn keep(draw: u64, random: &mut Random) -> impl FnMut() -> bool + use<> {
 
 /// Runs one history; returns the number of tried states, or the first violation.
 fn run(seed: u64, ignored: IgnoredSync) -> Result<usize, String> {
-    let plan = HistoryPlan { seed, broken: BrokenRule::default(), states: 0, busy: false };
+    let plan = HistoryPlan {
+        seed,
+        broken: BrokenRule::default(),
+        states: 0,
+        busy: false,
+        backend: BackendKind::Hostfs,
+    };
     let random = Random::new(seed.wrapping_mul(0x1234_5677).wrapping_add(991));
     let sim = SimDirectory::new(empty(), ignored);
     let tuning = OpenOverrides {

@@ -3,10 +3,10 @@
 use super::{
     check::{check, outcome},
     model::{AckPromise, PromisedCommit, StoreModel},
-    stores::{SimWorld, empty_store, fault_device, nearly_full_store, open, tuning},
+    stores::{SimWorld, empty_store, fault_device, nearly_full_store, open, store_in_segments, tuning},
     streams,
 };
-use crate::{Ack, FramePos, Lsn, Store, StoreError, flaw::BrokenRule, open::OpenOverrides};
+use crate::{Ack, BackendKind, FramePos, Lsn, Store, StoreError, flaw::BrokenRule, open::OpenOverrides};
 use copal_device::{
     Completion,
     crash::{self, StateLimits},
@@ -21,6 +21,8 @@ pub(super) struct HistoryPlan {
     /// Long lives of ordered commits and few completions: the journal fills while a checkpoint is in
     /// progress.
     pub(super) busy: bool,
+    /// `Cow` or `Log`.
+    pub(super) backend: BackendKind,
 }
 
 /// A pending acknowledgement.
@@ -51,7 +53,11 @@ pub(super) fn run(plan: &HistoryPlan) -> Result<usize, String> {
     let eager = random.one_in(2);
     let mount_by_checkpoint = random.one_in(8);
     let full = random.one_in(4);
-    let image = if full { nearly_full_store() } else { empty_store() };
+    let image = match plan.backend {
+        BackendKind::Log => store_in_segments(),
+        _ if full => nearly_full_store(),
+        _ => empty_store(),
+    };
     let device = fault_device(image, random.below(1 << 40));
     let tuning = tuning(plan.broken, eager, mount_by_checkpoint, random.below(1 << 40));
     let store = open(device.clone(), tuning).map_err(|error| format!("first open: {error}"))?;
@@ -181,7 +187,7 @@ impl HistoryRunner<'_> {
                 assert!(!self.store.write_clean_mark().expect("twice"), "a marked store needs no mark");
             }
             10 if self.random.one_in(3) => match self.store.shrink() {
-                Ok(_) | Err(StoreError::NoSpace { .. }) => {}
+                Ok(_) | Err(StoreError::NoSpace { .. } | StoreError::Unsupported { .. }) => {}
                 Err(error) => panic!("the store does not shrink: {error}"),
             },
             9 => {

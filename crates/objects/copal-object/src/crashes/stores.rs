@@ -1,8 +1,8 @@
 //! Stores for histories: an empty one, a nearly full one, and the devices and directories below them.
 
 use crate::{
-    Ack, CreateOptions, MkfsOptions, ObjectId, OpenOptions, ReadCheck, Store, StoreOpenError, Txn,
-    backend::hostfs::sim_directory::SimDirectory, flaw::BrokenRule, format::superblock::BACKEND_COW,
+    Ack, BackendKind, CreateOptions, MkfsOptions, ObjectId, OpenOptions, ReadCheck, Store, StoreOpenError,
+    Txn, backend::hostfs::sim_directory::SimDirectory, flaw::BrokenRule, format::superblock::BACKEND_COW,
     open::OpenOverrides, state::entropy::EntropySource,
 };
 use copal_device::{
@@ -15,6 +15,7 @@ use std::{sync::Arc, sync::OnceLock};
 pub(super) const PAGE: usize = 4096;
 const SIZE: u64 = 64 << 20;
 const JOURNAL_PAGES: u64 = 16;
+const SEGMENT_PAGES: usize = 16;
 
 pub(super) fn empty_store() -> Image {
     static EMPTY: OnceLock<Image> = OnceLock::new();
@@ -28,6 +29,35 @@ pub(super) fn empty_store() -> Image {
             MkfsOptions { journal_bytes: Some(JOURNAL_PAGES * PAGE as u64), ..MkfsOptions::default() };
         crate::open::mkfs::mkfs(&dyn_device, &options, &mut EntropySource::Seed(Random::new(1)), BACKEND_COW)
             .unwrap();
+        device.image()
+    };
+    EMPTY.get_or_init(make).clone()
+}
+
+/// An empty store in segments so small that a history passes through several of them.
+pub(super) fn store_in_segments() -> Image {
+    static EMPTY: OnceLock<Image> = OnceLock::new();
+    let make = || {
+        let device = FaultDevice::with_options(
+            Image::zeroed(SIZE),
+            FaultOptions { order: CompletionOrder::Immediate, record: false, ..FaultOptions::default() },
+        );
+        let dyn_device: Arc<dyn Device> = device.clone();
+        let options = MkfsOptions {
+            backend: BackendKind::Log,
+            segment_bytes: Some((SEGMENT_PAGES * PAGE) as u32),
+            ..MkfsOptions::default()
+        };
+        crate::open::mkfs::mkfs_device(&dyn_device, &options, &mut EntropySource::Seed(Random::new(1)))
+            .unwrap();
+        // Few segments are left, so that histories reuse them.
+        let store = open(device.clone(), tuning(BrokenRule::default(), false, false, 3)).unwrap();
+        let opts = CreateOptions { check: ReadCheck::Caller, ..CreateOptions::default() };
+        let mut writer = store.writer(ObjectId(FILLER), opts).unwrap();
+        let len = store.space().free_bytes - 10 * (SEGMENT_PAGES * PAGE) as u64;
+        (0..len >> 16).for_each(|_| writer.append(&vec![0; 1 << 16]).unwrap());
+        store.commit(Txn::new().publish(writer.finish().unwrap()), Ack::Durable).wait().unwrap();
+        store.close().unwrap();
         device.image()
     };
     EMPTY.get_or_init(make).clone()

@@ -14,32 +14,67 @@ use crate::{
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 
-/// Requests room in the open group for `ops_bytes` bytes of operations (OBJ-16). `None`: the group had to be
-/// closed first, or the mutex was released to wait for the journal; the caller must check everything again.
+/// Answer to a request for room in the open group.
+pub(crate) enum GroupRoom {
+    Admitted(GroupAdmission),
+    /// The group must be closed first.
+    GroupFull,
+    /// Neither the journal nor a checkpoint has room.
+    JournalFull,
+}
+
+/// Room in the open group for `ops_bytes` bytes of operations (OBJ-16). Does not release the mutex.
 /// # Errors
-/// `TooLarge`: longer than any record. `NoSpace`: neither the journal nor a checkpoint can take it. `Fenced`.
+/// `TooLarge`: longer than any record.
+pub(crate) fn find_room(
+    state: &StoreState,
+    ops_bytes: usize,
+    releasing: bool,
+) -> Result<GroupRoom, StoreError> {
+    let journal = state.space.placement().journal();
+    if record::HEADER_LEN + ops_bytes > journal.record_bytes_max() {
+        return Err(StoreError::TooLarge);
+    }
+    let Some(admitted) = state.commit.admit(journal, ops_bytes) else {
+        return Ok(GroupRoom::GroupFull);
+    };
+    // At least one of the two ways to become durable must be open: a record or a checkpoint.
+    if !state.space.fits_checkpoint() && !state.fits_journal(ops_bytes, releasing) {
+        return Ok(GroupRoom::JournalFull);
+    }
+    Ok(GroupRoom::Admitted(admitted))
+}
+
+/// Closes the full group, or waits for the journal or for the flush in progress. May release the mutex, so the
+/// caller must hold no pages of the open group.
+/// # Errors
+/// `NoSpace`: neither the journal nor a checkpoint can take the group. `Fenced`.
+pub(crate) fn close_full_group(
+    store: &Arc<StoreCore>,
+    state: &mut MutexGuard<'_, StoreState>,
+) -> Result<(), StoreError> {
+    if !state.commit.is_open_empty() && close_group(store, state) {
+        return Ok(());
+    }
+    wait_journal(store, state)
+}
+
+/// Requests room, for a caller that holds no pages of the open group. `None`: the group had to be closed first,
+/// or the mutex was released to wait; the caller must check everything again.
+/// # Errors
+/// As [`find_room`] and [`close_full_group`].
 pub(crate) fn admit(
     store: &Arc<StoreCore>,
     state: &mut MutexGuard<'_, StoreState>,
     ops_bytes: usize,
     releasing: bool,
 ) -> Result<Option<GroupAdmission>, StoreError> {
-    if record::HEADER_LEN + ops_bytes > state.space.placement().journal().record_bytes_max() {
-        return Err(StoreError::TooLarge);
+    match find_room(state, ops_bytes, releasing)? {
+        GroupRoom::Admitted(admitted) => return Ok(Some(admitted)),
+        GroupRoom::GroupFull => close_full_group(store, state)?,
+        GroupRoom::JournalFull => wait_journal(store, state)?,
     }
-    let Some(admitted) = state.commit.admit(state.space.placement().journal(), ops_bytes) else {
-        // The open group is full and waits for the journal or for the flush in progress.
-        if !close_group(store, state) {
-            wait_journal(store, state)?;
-        }
-        return Ok(None);
-    };
-    // At least one of the two ways to become durable must be open: a record or a checkpoint.
-    if !state.space.fits_checkpoint() && !state.fits_journal(ops_bytes, releasing) {
-        wait_journal(store, state)?;
-        return Ok(None);
-    }
-    Ok(Some(admitted))
+    Ok(None)
 }
 
 /// Like [`admit`], for one operation of the store itself.
@@ -68,8 +103,16 @@ pub(crate) fn wait_journal(
     state: &mut MutexGuard<'_, StoreState>,
 ) -> Result<(), StoreError> {
     let before = (state.commit.open_group(), state.space.free_pages());
+    // The next group may begin in a segment whose header is not durable yet.
+    if let Some(epoch) = state.space.placement().journal().awaited_epoch() {
+        state.commit.want_epoch(epoch);
+    }
     advance(store, state);
     state.writable()?;
+    if state.space.placement().journal().awaited_epoch().is_some() {
+        wait_change(store, state);
+        return Ok(());
+    }
     if state.is_moving() {
         wait_change(store, state);
         return Ok(());

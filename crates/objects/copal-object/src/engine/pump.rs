@@ -95,8 +95,14 @@ fn completed(store: &StoreCore, purpose: IoPurpose, result: Result<(), DeviceErr
                 state.commit.end_group_write(group);
             }
         }
-        IoPurpose::Record { group, epoch } => {
-            state.commit.end_record(epoch);
+        IoPurpose::SegmentHeader { epoch } => {
+            state.commit.end_write(epoch, &[], 0);
+            if is_sound {
+                state.space.placement_mut().journal_mut().header_written(epoch);
+            }
+        }
+        IoPurpose::Record { group, epoch, at } => {
+            state.commit.end_record(epoch, at);
             if is_sound {
                 state.commit.end_group_write(group);
             }

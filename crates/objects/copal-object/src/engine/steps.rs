@@ -25,6 +25,7 @@ pub(crate) fn advance(store: &StoreCore, state: &mut StoreState) {
     }
     loop {
         let mut progress = want_flushes(store, state);
+        progress |= write_segment_header(store, state);
         progress |= may_close_group(store, state) && close_group(store, state);
         progress |= step_checkpoint(store, state);
         progress |= state.commit.start_flush();
@@ -38,6 +39,18 @@ pub(crate) fn advance(store: &StoreCore, state: &mut StoreState) {
 
 fn may_close_group(store: &StoreCore, state: &StoreState) -> bool {
     state.commit.may_close_group(state.space.placement().journal(), store.shape.eager)
+}
+
+/// Writes the header of the segment that records continue in next, if it is not written yet.
+fn write_segment_header(store: &StoreCore, state: &mut StoreState) -> bool {
+    let journal = state.space.placement_mut().journal_mut();
+    let Some((run, page)) = journal.take_header() else {
+        return false;
+    };
+    let epoch = state.commit.begin_write(&[], 0);
+    let io = store.write_io(run.at, page, IoClass::Foreground);
+    state.queue.submit(IoPurpose::SegmentHeader { epoch }, vec![io]);
+    true
 }
 
 /// Requests flushes for waiting callers and for an overdue quarantine.
@@ -68,13 +81,17 @@ pub(crate) fn close_group(store: &StoreCore, state: &mut StoreState) -> bool {
     let stale = store.shape.broken.by(StoreFlaw::StampedClosing);
     let journal = state.space.placement_mut().journal_mut();
     let Some(record) = state.commit.close_group(journal, store.shape.page_bytes, carries, stale) else {
+        // A backend with segments may wait for the header of the next one.
+        if let Some(epoch) = journal.awaited_epoch() {
+            state.commit.want_epoch(epoch);
+        }
         return false;
     };
     let ClosedRecord { group, epoch, run, buf, freed } = record;
     state.space.quarantine(epoch, freed);
     let ios = store.write_ios(run, vec![buf], IoClass::Commit);
     let counted = if stale && epoch < state.commit.open_epoch() { u64::MAX } else { epoch };
-    state.queue.submit(IoPurpose::Record { group, epoch: counted }, ios);
+    state.queue.submit(IoPurpose::Record { group, epoch: counted, at: run.at }, ios);
     after_close(store, state);
     true
 }

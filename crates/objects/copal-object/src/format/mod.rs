@@ -1,6 +1,7 @@
-//! Disk formats, by hand: superblock, journal record, checkpoint page, frame.
+//! Disk formats, by hand: superblock, journal record, group record, segment header, checkpoint page, frame.
 //!
-//! Format: docs/formats/object-superblock.md, object-record.md, object-checkpoint.md, object-frame.md
+//! Format: docs/formats/object-superblock.md, object-record.md, object-checkpoint.md, object-frame.md,
+//! object-segment.md
 //! Invariants
 //! - Little-endian. Reserved bytes are zero and checked. Every byte of every structure is under a checksum.
 //! - A length or count is bounded by the existing bytes before it is used.
@@ -9,9 +10,11 @@
 
 pub(crate) mod checkpoint;
 pub(crate) mod frame;
+pub(crate) mod group;
 pub(crate) mod ops;
 pub(crate) mod record;
 pub(crate) mod run;
+pub(crate) mod segment;
 pub(crate) mod superblock;
 
 use xxhash_rust::xxh3;

@@ -61,6 +61,12 @@ pub(crate) enum RecordOp {
         first: u64,
         incarnation: u64,
     },
+    /// Pages of one frame; the stream has no extents (`log` backend).
+    StreamFrame {
+        id: u64,
+        run: PageRun,
+        frame: u64,
+    },
     StreamTrim {
         id: u64,
         upto: u64,
@@ -228,6 +234,7 @@ const DURABLE: u8 = 13;
 const MOUNT: u8 = 14;
 const GROW: u8 = 15;
 const FRAMES: u8 = 16;
+const STREAM_FRAME: u8 = 17;
 
 impl RecordOp {
     /// Appends the operation: one byte of kind, then its fields.
@@ -266,6 +273,11 @@ impl RecordOp {
                 put_run(out, *run);
                 out.put_u64(*first);
                 out.put_u64(*incarnation);
+            }
+            RecordOp::StreamFrame { id, run, frame } => {
+                put_words(out, STREAM_FRAME, &[*id]);
+                put_run(out, *run);
+                out.put_u64(*frame);
             }
             RecordOp::StreamTrim { id, upto } => put_words(out, STREAM_TRIM, &[*id, *upto]),
             RecordOp::Dep { id, frame } => put_words(out, DEP, &[*id, *frame]),
@@ -330,13 +342,16 @@ impl RecordOp {
             MOUNT => RecordOp::Mount { mount: input.u64()?, cuts: take_list(input, 32, take_cut)? },
             GROW => RecordOp::Grow { pages: input.u64()? },
             FRAMES => RecordOp::Frames { streams: take_list(input, 24, take_frames)? },
+            STREAM_FRAME => {
+                RecordOp::StreamFrame { id: input.u64()?, run: take_run(input)?, frame: input.u64()? }
+            }
             unknown => return Err(unknown_op(at, unknown)),
         })
     }
 }
 
 fn unknown_op(at: usize, kind: u8) -> DecodeError {
-    DecodeError::UnknownKind { at, kind: kind.into(), newest: FRAMES.into() }
+    DecodeError::UnknownKind { at, kind: kind.into(), newest: STREAM_FRAME.into() }
 }
 
 fn put_words(out: &mut Vec<u8>, kind: u8, words: &[u64]) {

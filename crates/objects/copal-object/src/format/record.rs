@@ -39,7 +39,7 @@ pub(crate) struct RecordHeader {
 
 impl RecordHeader {
     /// No counter is near its end, so that continuing from it cannot overflow.
-    fn validate(&self) -> Result<(), RecordError> {
+    pub(super) fn validate(&self) -> Result<(), RecordError> {
         let counters = [self.seq, self.epoch, self.flushed_epoch, self.first_lsn, self.flushed_seq];
         if counters.iter().any(|&counter| counter >= COUNTER_MAX) { Err(RecordError::Length) } else { Ok(()) }
     }

@@ -1,11 +1,12 @@
 //! Superblock: the four copies of the data that every opening reads first.
 //!
-//! Format: docs/formats/object-superblock.md v2
+//! Format: docs/formats/object-superblock.md v3
 //! Invariants
 //! - Even generations go to copies 0 and 2, odd ones to 1 and 3: a torn update damages only the older one.
 
 use super::hash128;
 use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, EnvelopeError, Format, NotZeroPadding, Put, Reader};
+use std::ops::RangeInclusive;
 
 /// Bytes of one copy.
 pub(crate) const SUPERBLOCK_LEN: usize = 4096;
@@ -17,12 +18,18 @@ pub(crate) const STORE_BYTES_MIN: u64 = 64 << 20;
 pub(crate) const STORE_BYTES_MAX: u64 = 1 << 60;
 /// The `cow` backend.
 pub(crate) const BACKEND_COW: u8 = 1;
+/// The `log` backend.
+pub(crate) const BACKEND_LOG: u8 = 2;
 /// The `hostfs` backend.
 pub(crate) const BACKEND_HOSTFS: u8 = 3;
 
 const BODY_LEN: usize = 152;
 const FORMAT: Format =
-    Format { magic: *b"COPALSUP", name: "superblock", oldest: 1, version: 2, known_flags: 0 };
+    Format { magic: *b"COPALSUP", name: "superblock", oldest: 1, version: 3, known_flags: 0 };
+/// Without segments the version stays, so that earlier releases read the store.
+const WITHOUT_SEGMENTS: Format = Format { version: 2, ..FORMAT };
+/// Least and largest size of a segment in bytes.
+pub(crate) const SEGMENT_BYTES: RangeInclusive<u32> = 64 << 10..=1 << 30;
 
 /// Content of a superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,8 +39,10 @@ pub(crate) struct Superblock {
     pub(crate) backend: u8,
     pub(crate) logical_block: u32,
     pub(crate) page_bytes: u32,
+    /// Bytes of a segment of the `log` backend; 0 for others.
+    pub(crate) segment_bytes: u32,
     pub(crate) size_bytes: u64,
-    /// First page and pages of the journal.
+    /// First page and pages of the journal; 0 for the `log` backend.
     pub(crate) journal_at: u64,
     pub(crate) journal_pages: u64,
     /// First page, bytes, position and hash of the checkpoint's first chain page.
@@ -83,7 +92,7 @@ impl Superblock {
         body.put_zeros(2);
         body.put_u32(self.logical_block);
         body.put_u32(self.page_bytes);
-        body.put_zeros(4); // segment size of the `log` backend
+        body.put_u32(self.segment_bytes);
         body.put_u64(self.size_bytes);
         body.put_u64(self.journal_at);
         body.put_u64(self.journal_pages);
@@ -101,7 +110,8 @@ impl Superblock {
         let mut out = [0; SUPERBLOCK_LEN];
         let used = ENVELOPE_LEN + BODY_LEN;
         out[ENVELOPE_LEN..used].copy_from_slice(&body);
-        Envelope::seal(&FORMAT, 0, 0, &mut out[..used]);
+        let format = if self.segment_bytes == 0 { &WITHOUT_SEGMENTS } else { &FORMAT };
+        Envelope::seal(format, 0, 0, &mut out[..used]);
         out
     }
 
@@ -117,7 +127,8 @@ impl Superblock {
         input.zeros(2)?;
         let logical_block = input.u32()?;
         let page_bytes = input.u32()?;
-        input.zeros(4)?;
+        // Zeros before version 3.
+        let segment_bytes = input.u32()?;
         let size_bytes = input.u64()?;
         let journal_at = input.u64()?;
         let journal_pages = input.u64()?;
@@ -142,6 +153,7 @@ impl Superblock {
             backend,
             logical_block,
             page_bytes,
+            segment_bytes,
             size_bytes,
             journal_at,
             journal_pages,
@@ -165,14 +177,20 @@ impl Superblock {
             if ok { Ok(()) } else { Err(SuperblockError::Field(name)) }
         };
         field(copy_is_right, "copy")?;
-        field([BACKEND_COW, BACKEND_HOSTFS].contains(&self.backend), "backend")?;
+        field([BACKEND_COW, BACKEND_LOG, BACKEND_HOSTFS].contains(&self.backend), "backend")?;
         field(PAGE_SIZES.contains(&self.page_bytes), "page size")?;
         field((STORE_BYTES_MIN..=STORE_BYTES_MAX).contains(&self.size_bytes), "size")?;
-        // A run counts its pages in 32 bits.
-        field(
-            inside(self.journal_at, self.journal_pages) && self.journal_pages <= u32::MAX.into(),
-            "journal",
-        )?;
+        if self.backend == BACKEND_LOG {
+            let fits = SEGMENT_BYTES.contains(&self.segment_bytes)
+                && self.segment_bytes.is_multiple_of(self.page_bytes);
+            field(fits, "segment size")?;
+            field(self.journal_at == 0 && self.journal_pages == 0, "journal")?;
+        } else {
+            field(self.segment_bytes == 0, "segment size")?;
+            // A run counts its pages in 32 bits.
+            let fits = inside(self.journal_at, self.journal_pages) && self.journal_pages <= u32::MAX.into();
+            field(fits, "journal")?;
+        }
         field(self.checkpoint_bytes.is_multiple_of(page) && self.checkpoint_bytes <= 65_536, "checkpoint")?;
         let chain_pages = self.checkpoint_bytes / page;
         let copy = self.checkpoint_copy_at;

@@ -1,7 +1,7 @@
 //! Golden bytes: the store writes and reads the examples of docs/formats. Arbitrary and damaged bytes never
 //! panic.
 
-use super::{checkpoint, frame, hash128, ops::*, record, superblock::*};
+use super::{checkpoint, frame, group, hash128, ops::*, record, segment::SegmentHeader, superblock::*};
 use crate::{
     MkfsOptions, ObjectKind, ObjectLifetime, ReadCheck, Store,
     format::run::PageRun,
@@ -42,6 +42,7 @@ fn assert_golden(bytes: &[u8], document: &str) {
 const SUPERBLOCK: &str = include_str!("../../../../../docs/formats/object-superblock.md");
 const RECORD: &str = include_str!("../../../../../docs/formats/object-record.md");
 const FRAME: &str = include_str!("../../../../../docs/formats/object-frame.md");
+const SEGMENT: &str = include_str!("../../../../../docs/formats/object-segment.md");
 const CHECKPOINT: &str = include_str!("../../../../../docs/formats/object-checkpoint.md");
 
 fn superblock() -> Superblock {
@@ -51,6 +52,7 @@ fn superblock() -> Superblock {
         backend: BACKEND_COW,
         logical_block: 512,
         page_bytes: 4096,
+        segment_bytes: 0,
         size_bytes: 64 << 20,
         journal_at: 272,
         journal_pages: 2048,
@@ -117,6 +119,7 @@ fn all_ops() -> Vec<RecordOp> {
             cuts: vec![StreamCut { id: 10, piece: 1, kept: 2, next: 3, incarnation: 4 }],
         },
         RecordOp::Grow { pages: 1 << 20 },
+        RecordOp::StreamFrame { id: 10, run, frame: 4 },
         RecordOp::Frames {
             streams: vec![
                 StreamFrames { id: 10, durable: DurableFrames { next: 3, last: Some(4) }, pages_max: 8 },
@@ -124,6 +127,63 @@ fn all_ops() -> Vec<RecordOp> {
             ],
         },
     ]
+}
+
+/// The part of a document from its second hex example on.
+fn second_example(document: &str) -> String {
+    let begin = "```hex\n";
+    let at = document.match_indices(begin).nth(1).map_or(0, |(at, _)| at);
+    document[at..].to_owned()
+}
+
+#[test]
+fn the_segment_header_of_the_document_is_written_and_read() {
+    let header = SegmentHeader { store: 0x8899_aabb_ccdd_eeff, segment: 3, number: 1, next: 4 };
+    let mut page = vec![7; 4096];
+    header.encode(&mut page);
+    assert_golden(&page, SEGMENT);
+    assert_eq!(SegmentHeader::decode(&page).unwrap(), header);
+    for at in 0..4096 {
+        let mut damaged = page.clone();
+        damaged[at] ^= 1;
+        assert!(SegmentHeader::decode(&damaged).is_err(), "byte {at} is under no checksum");
+    }
+}
+
+#[test]
+fn the_group_record_of_the_document_is_written_and_read() {
+    let ops = vec![RecordOp::Create { id: 7, what: traits(ObjectKind::Plain) }];
+    let header =
+        group::GroupHeader { record: record_header(), at: 769, data_pages: 1, data_sum: 0xdead_beef };
+    let mut first = vec![7; 4096];
+    let hash = group::encode(&header, &encoded(&ops), &mut first, &mut []);
+    assert_golden(&first, &second_example(SEGMENT));
+    assert_eq!(group::claimed_shape(&first, 769, 2).unwrap().pages(), 2);
+    assert!(group::claimed_shape(&first, 770, 2).is_err(), "a record in another place is none");
+    assert!(group::claimed_shape(&first, 769, 1).is_err(), "it is longer than its place");
+    let found = group::decode(&first, &[]).unwrap();
+    assert_eq!((found.header, found.ops, found.hash), (header, ops, hash));
+    for at in 0..4096 {
+        let mut damaged = first.clone();
+        damaged[at] ^= 1;
+        assert!(group::decode(&damaged, &[]).is_err(), "byte {at} is under no checksum");
+    }
+}
+
+#[test]
+fn a_group_record_with_many_operations_continues_behind_its_data() {
+    let ops: Vec<RecordOp> = (0..100).flat_map(|_| all_ops()).collect();
+    let encoded = encoded(&ops);
+    let rest_pages = group::rest_pages(encoded.len(), 4096);
+    assert!(rest_pages > 1);
+    let header = group::GroupHeader { record: record_header(), at: 5, data_pages: 3, data_sum: 1 };
+    let (mut first, mut rest) = (vec![7; 4096], vec![7; rest_pages as usize * 4096]);
+    group::encode(&header, &encoded, &mut first, &mut rest);
+    let shape = group::claimed_shape(&first, 5, 1000).unwrap();
+    assert_eq!((shape.data_pages, shape.rest_pages), (3, rest_pages));
+    assert_eq!(group::decode(&first, &rest).unwrap().ops, ops);
+    assert!(group::decode(&first, &rest[4096..]).is_err());
+    assert!(group::decode(&rest[..4096], &rest).is_err());
 }
 
 fn encoded(ops: &[RecordOp]) -> Vec<u8> {

@@ -69,6 +69,14 @@ pub enum StoreError {
     /// An earlier write or flush failed, or the store was closed.
     #[error("the store stopped taking writes after an I/O error or was closed; reopen it")]
     Fenced,
+    /// The backend of the store has no such operation.
+    #[error("the {backend} backend does not support this: {what}")]
+    Unsupported {
+        /// Name of the backend.
+        backend: &'static str,
+        /// The operation, and the act that helps.
+        what: &'static str,
+    },
     /// The store was opened read-only.
     #[error("the store is open read-only")]
     ReadOnly,

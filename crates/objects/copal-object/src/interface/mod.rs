@@ -85,12 +85,41 @@ impl Default for CreateOptions {
     }
 }
 
+/// Backend of a store: the rules for places of data and records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum BackendKind {
+    /// Free pages of a device or file, for SSDs.
+    #[default]
+    Cow,
+    /// Segments of a device or file, for disks that seek.
+    Log,
+    /// Files of a directory.
+    Hostfs,
+}
+
+impl BackendKind {
+    /// Its name in commands and reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            BackendKind::Cow => "cow",
+            BackendKind::Log => "log",
+            BackendKind::Hostfs => "hostfs",
+        }
+    }
+}
+
 /// Layout options of a new store.
 #[derive(Clone, Debug, Default)]
 pub struct MkfsOptions {
+    /// `Cow` or `Log` on a device; a store of files has one backend only. Default `Cow`.
+    pub backend: BackendKind,
+    /// Size of a segment of the `log` backend: a power of two from 64 KiB to 1 GiB. A frame is at most as long as a
+    /// segment. Default: a 64th of the store, between 1 MiB and 32 MiB.
+    pub segment_bytes: Option<u32>,
     /// Unit of allocation: 4096, 8192 or 16384. Default 4096.
     pub page_bytes: Option<u32>,
-    /// Size of the journal. Default clamp(size/32, 8 MiB, 256 MiB).
+    /// Size of the journal. Default clamp(size/32, 8 MiB, 256 MiB). The `log` backend has none.
     pub journal_bytes: Option<u64>,
 }
 

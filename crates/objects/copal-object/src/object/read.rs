@@ -122,7 +122,7 @@ fn plan_read(store: &Arc<StoreCore>, id: ObjectId, range: &Range<u64>) -> Result
             return Err(if known { StoreError::WrongKind(id) } else { StoreError::NotFound(id) });
         };
         let mut plan = plan(store, id, object, range);
-        let busy = plan.parts.iter().any(|part| state.commit.is_in_flight(pages_of_part(store, part)));
+        let busy = plan.parts.iter().any(|part| state.is_unwritten(pages_of_part(store, part)));
         if busy && state.fence.failure().is_none() {
             wait_change(store, &mut state);
             continue;

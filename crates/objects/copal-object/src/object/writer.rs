@@ -250,7 +250,7 @@ impl ObjectWriter {
             state.writable()?;
             state.query_host_when_due();
             if pages <= state.space.available_pages() {
-                let home = PageHome { class: self.class, owner: self.id.0 };
+                let home = PageHome { class: self.class, owner: self.id.0, in_group: false };
                 match state.space.allocate(pages, home) {
                     Some(runs) => break runs,
                     // A directory has no number left for another file.

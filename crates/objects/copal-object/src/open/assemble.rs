@@ -1,8 +1,9 @@
 //! Assembly of an open store in memory from the recovered state.
 
-use super::{OpenOverrides, StoreBackend, backend::EmptySpace};
+use super::{JournalStart, OpenOverrides, StoreBackend, backend::EmptySpace};
 use crate::{
     OpenOptions, StoreOpenError,
+    backend::log::{CommitHead, LogPlacement, SegmentTable},
     flaw::StoreFlaw,
     format::ops::DurableFrames,
     recovery::{self, RecoveredStore},
@@ -34,8 +35,13 @@ pub(super) fn assemble(
     let page_bytes = recovered.tables.page_bytes;
     let device = backend.device(options);
     let max_bytes = options.max_size_bytes.unwrap_or(u64::MAX);
-    let EmptySpace { files, placement: empty } =
-        backend.into_empty_space(recovered.tables.pages, page_bytes, max_bytes, ring(&recovered), &tuning)?;
+    let EmptySpace { files, placement: empty } = backend.into_empty_space(
+        recovered.tables.pages,
+        page_bytes,
+        max_bytes,
+        journal_start(&recovered),
+        &tuning,
+    )?;
     let only_saves = options.salvage && options.read_only;
     let (space, shared) = space(&recovered, empty, only_saves)?;
     recovered.tables.shared = shared;
@@ -121,14 +127,25 @@ fn state(recovered: RecoveredStore, space: Box<dyn Placement>, tuning: OpenOverr
     }
 }
 
-fn ring(recovered: &RecoveredStore) -> JournalRing {
-    JournalRing {
+/// The place of the next record: in the ring, or in the segments that recovery found.
+fn journal_start(recovered: &RecoveredStore) -> JournalStart {
+    let superblock = &recovered.superblock;
+    if let Some(found) = &recovered.segments {
+        let segment_pages = superblock.segment_bytes / superblock.page_bytes;
+        let table = SegmentTable::new(recovered.tables.pages, segment_pages, recovered.tables.page_bytes);
+        let store = superblock.uuid as u64;
+        let page = recovered.head as u32;
+        let mut head = CommitHead::new(store, found.chain.clone(), found.number, page, found.next.clone());
+        head.set_tail(recovered.tail);
+        return JournalStart::Segments(Box::new(LogPlacement::new(table, head)));
+    }
+    JournalStart::Ring(JournalRing {
         at: recovered.superblock.journal_at,
         pages: recovered.superblock.journal_pages,
         head: recovered.head,
         tail: recovered.tail,
         page_bytes: recovered.tables.page_bytes,
-    }
+    })
 }
 
 fn chain(recovered: &RecoveredStore) -> RecordChain {

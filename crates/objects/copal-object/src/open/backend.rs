@@ -7,6 +7,7 @@ use crate::{
         cow::CowPlacement,
         hostfs::{FilePlacement, FileSpace, HostFiles},
         lenient::LenientDevice,
+        log::LogPlacement,
     },
     format::superblock::BACKEND_HOSTFS,
     space::{allocator::PageAllocator, journal_place::JournalRing, placement::Placement},
@@ -20,6 +21,12 @@ pub(crate) enum StoreBackend {
     Device(Arc<dyn Device>),
     /// Files of a directory.
     Files(Arc<HostFiles>),
+}
+
+/// Place of the next record.
+pub(super) enum JournalStart {
+    Ring(JournalRing),
+    Segments(Box<LogPlacement>),
 }
 
 /// Space without owned pages.
@@ -55,23 +62,33 @@ impl StoreBackend {
         }
     }
 
-    /// Space without owned pages, with the journal `ring`: `pages` of a device, or up to
+    /// Space without owned pages, with its `journal`: `pages` of a device, or up to
     /// `max_bytes` of a directory.
     pub(super) fn into_empty_space(
         self,
         pages: u64,
         page_bytes: usize,
         max_bytes: u64,
-        ring: JournalRing,
+        journal: JournalStart,
         tuning: &OpenOverrides,
     ) -> Result<EmptySpace, StoreOpenError> {
         match self {
             StoreBackend::Device(_) => {
+                let ring = match journal {
+                    JournalStart::Ring(ring) => ring,
+                    JournalStart::Segments(placement) => {
+                        return Ok(EmptySpace { files: None, placement });
+                    }
+                };
                 let mut pages = PageAllocator::new(pages);
                 pages.lowest_first = tuning.lowest_first;
                 Ok(EmptySpace { files: None, placement: Box::new(CowPlacement::new(pages, ring)) })
             }
             StoreBackend::Files(files) => {
+                let JournalStart::Ring(ring) = journal else {
+                    let what = "a directory holds no segments of records".into();
+                    return Err(StoreOpenError::Damaged { what });
+                };
                 let numbers = files.numbers_taken().map_err(|error| DeviceError::io("list", 0, 0, error))?;
                 let space = FileSpace::on(Arc::clone(&files), &numbers, page_bytes, max_bytes);
                 let placement = Box::new(FilePlacement::new(space, ring));

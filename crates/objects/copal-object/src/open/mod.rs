@@ -24,6 +24,7 @@ mod mount;
 mod newest;
 mod overrides;
 
+use backend::JournalStart;
 pub(crate) use backend::StoreBackend;
 pub(crate) use overrides::OpenOverrides;
 

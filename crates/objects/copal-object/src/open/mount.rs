@@ -23,8 +23,8 @@ use std::sync::Arc;
 
 /// The write that makes the mount durable.
 enum MountStep {
-    /// The record, with the flush of this epoch.
-    Record { epoch: u64 },
+    /// The record of this group.
+    Record { group: u64 },
     /// The checkpoint after `finished` completed ones. The pages `held` are not reused until then.
     Checkpoint { finished: u64, held: Vec<PageRun> },
 }
@@ -32,7 +32,7 @@ enum MountStep {
 impl MountStep {
     fn is_done(&self, state: &StoreState) -> bool {
         match self {
-            MountStep::Record { epoch } => state.commit.flushed_epoch() >= *epoch,
+            MountStep::Record { group } => state.commit.is_group_durable(*group),
             MountStep::Checkpoint { finished, .. } => state.checkpoint.finished() > *finished,
         }
     }
@@ -84,16 +84,17 @@ pub(super) fn mount(inner: &Arc<StoreCore>, needed: &[PageRun]) -> Result<(), St
 fn has_room(inner: &StoreCore, state: &StoreState, op: &RecordOp) -> bool {
     let mut encoded = Vec::new();
     op.encode(&mut encoded);
-    state.space.placement().journal().fits_at_head(encoded.len()) && !inner.shape.mount_by_checkpoint
+    let journal = state.space.placement().journal();
+    journal.fits_at_head(encoded.len()) && (!inner.shape.mount_by_checkpoint || journal.has_data())
 }
 
 fn by_record(inner: &StoreCore, state: &mut StoreState) -> MountStep {
-    let epoch = state.commit.open_epoch();
+    let group = state.commit.open_group();
     state.commit.force_record();
+    // In segments, the record may have to wait for the header of the next one.
     let closed = close_group(inner, state);
-    debug_assert!(closed, "the record was measured");
-    state.commit.want_epoch(epoch);
-    MountStep::Record { epoch }
+    debug_assert!(closed || state.space.placement().journal().has_data(), "the record was measured");
+    MountStep::Record { group }
 }
 
 /// Makes the mount durable by a checkpoint: the tables are as the record would have left them.
@@ -129,6 +130,9 @@ fn await_step(
     loop {
         if let Some(error) = state.fence.failure() {
             return Err(StoreError::Device(error.clone()));
+        }
+        if let MountStep::Record { group } = step {
+            state.commit.want_group(*group);
         }
         advance(inner, state);
         if step.is_done(state) {

@@ -4,12 +4,12 @@
 //! - In memory are the places and hashes of all records, and encoded operations of at most 8 MiB. The operations
 //!   of other records are read again.
 
-use super::journal_window::JournalWindow;
+use super::journal_window::{JournalWindow, RecordPlaces};
 use crate::{
     StoreOpenError,
     flaw::StoreFlaw,
     format::{
-        hash64,
+        group, hash64,
         ops::RecordOp,
         record::{self, RecordHeader},
         run::PageRun,
@@ -30,6 +30,8 @@ pub(crate) struct WalkedRecord {
     hash: u64,
     /// Its encoded operations, if they are kept.
     kept: Option<Box<[u8]>>,
+    /// Data inside the record, and its CRC32C.
+    pub(crate) data: Option<(PageRun, u32)>,
 }
 
 impl WalkedRecord {
@@ -38,15 +40,14 @@ impl WalkedRecord {
     /// # Errors
     /// `Damaged`: it reads differently than before. `Device`.
     pub(crate) fn ops(&self, window: &mut JournalWindow<'_>) -> Result<Vec<RecordOp>, StoreOpenError> {
-        let decoded = if let Some(kept) = &self.kept {
-            record::decode_ops(kept).ok()
-        } else {
-            let pages = u64::from(self.run.pages);
-            let bytes = window.pages(self.end - pages, pages, u64::MAX)?;
-            let same = bytes.filter(|bytes| hash64(bytes) == self.hash);
-            same.and_then(|bytes| record::decode(bytes).ok()).map(|(_, ops)| ops)
-        };
-        decoded.ok_or_else(|| StoreOpenError::Damaged {
+        if let Some(kept) = &self.kept
+            && let Ok(ops) = record::decode_ops(kept)
+        {
+            return Ok(ops);
+        }
+        let position = self.end - u64::from(self.run.pages);
+        let found = record_at(window, position, u64::MAX)?.filter(|(record, _)| record.hash == self.hash);
+        found.map(|(_, ops)| ops).ok_or_else(|| StoreOpenError::Damaged {
             what: format!("journal record {} reads differently than before", self.header.seq),
         })
     }
@@ -114,7 +115,7 @@ impl<'a, 'w> JournalWalk<'a, 'w> {
         let mut records: Vec<WalkedRecord> = Vec::new();
         let (mut pages_used, mut kept_bytes) = (0, 0);
         while let Some(mut record) = self.next()? {
-            pages_used += record.end - self.position;
+            pages_used += self.window.places.distance(self.position, record.end, record.run);
             if pages_used > self.window.places.pages() {
                 break;
             }
@@ -136,8 +137,8 @@ impl<'a, 'w> JournalWalk<'a, 'w> {
 
     /// The record that continues the chain.
     fn next(&mut self) -> Result<Option<WalkedRecord>, StoreOpenError> {
-        for start in self.window.places.starts(self.position) {
-            if let Some((record, ops)) = self.record_at(start, u64::MAX)?
+        for start in self.window.starts(self.position)? {
+            if let Some((record, ops)) = record_at(self.window, start, u64::MAX)?
                 && self.continues(&record.header, &ops)
             {
                 return Ok(Some(record));
@@ -165,44 +166,16 @@ impl<'a, 'w> JournalWalk<'a, 'w> {
         header.first_lsn > self.lsn + 1 && !self.window.source().broken.by(StoreFlaw::SequenceOnly)
     }
 
-    /// A record with a valid sum at `position`, and its operations. Up to `ahead` pages are searched next.
-    fn record_at(
-        &mut self,
-        position: u64,
-        ahead: u64,
-    ) -> Result<Option<(WalkedRecord, Vec<RecordOp>)>, StoreOpenError> {
-        let page_bytes = self.window.source().page_bytes;
-        let record_bytes_max = self.window.record_bytes_max();
-        let Some(first) = self.window.pages(position, 1, ahead)? else {
-            return Ok(None);
-        };
-        let Ok(len) = record::claimed_len(first, record_bytes_max) else {
-            return Ok(None);
-        };
-        let pages = len.div_ceil(page_bytes) as u64;
-        let Some(run) = self.window.places.run(position, pages) else {
-            return Ok(None);
-        };
-        let Some(bytes) = self.window.pages(position, pages, ahead)? else {
-            return Ok(None);
-        };
-        let Ok((header, ops)) = record::decode(bytes) else {
-            return Ok(None);
-        };
-        let kept = Some(bytes[record::HEADER_LEN..len].into());
-        let record = WalkedRecord { header, end: position + pages, run, hash: hash64(bytes), kept };
-        Ok(Some((record, ops)))
-    }
-
     /// Searches for later records behind the end of the chain. Damage is shown by a record that calls the
     /// missing one durable, or by the next record if commits before it are missing. Any other later record
     /// shows a crash.
     fn find_later_records(&mut self) -> Result<(Option<u64>, bool), StoreOpenError> {
         let mut torn = false;
-        for range in self.window.places.second_starts(self.position) {
+        for range in self.window.second_starts(self.position)? {
             let mut at = range.start;
             while at < range.end {
-                let Some((WalkedRecord { header, end, .. }, _)) = self.record_at(at, range.end - at)? else {
+                let found = record_at(self.window, at, range.end - at)?;
+                let Some((WalkedRecord { header, end, .. }, _)) = found else {
                     at += 1;
                     continue;
                 };
@@ -218,6 +191,92 @@ impl<'a, 'w> JournalWalk<'a, 'w> {
         }
         Ok((None, torn))
     }
+}
+
+/// A record with a valid sum at `position`, and its operations. Up to `ahead` pages are searched next.
+fn record_at(
+    window: &mut JournalWindow<'_>,
+    position: u64,
+    ahead: u64,
+) -> Result<Option<(WalkedRecord, Vec<RecordOp>)>, StoreOpenError> {
+    match &window.places {
+        RecordPlaces::Ring(ring) => {
+            let most = ring.record_bytes_max(window.source().page_bytes);
+            ring_record_at(window, position, ahead, most)
+        }
+        RecordPlaces::Segments(segments) => {
+            let most = segments.record_pages_max(position);
+            group_record_at(window, position, ahead, most)
+        }
+    }
+}
+
+/// A record of the ring, of at most `most` bytes.
+fn ring_record_at(
+    window: &mut JournalWindow<'_>,
+    position: u64,
+    ahead: u64,
+    most: usize,
+) -> Result<Option<(WalkedRecord, Vec<RecordOp>)>, StoreOpenError> {
+    let page_bytes = window.source().page_bytes;
+    let Some(first) = window.pages(position, 1, ahead)? else {
+        return Ok(None);
+    };
+    let Ok(len) = record::claimed_len(first, most) else {
+        return Ok(None);
+    };
+    let pages = len.div_ceil(page_bytes) as u64;
+    let Some(run) = window.places.run(position, pages) else {
+        return Ok(None);
+    };
+    let Some(bytes) = window.pages(position, pages, ahead)? else {
+        return Ok(None);
+    };
+    let Ok((header, ops)) = record::decode(bytes) else {
+        return Ok(None);
+    };
+    let kept = Some(bytes[record::HEADER_LEN..len].into());
+    let record = WalkedRecord { header, end: position + pages, run, hash: hash64(bytes), kept, data: None };
+    Ok(Some((record, ops)))
+}
+
+/// A record with the data of its group, of at most `most` pages. Its data is not read.
+fn group_record_at(
+    window: &mut JournalWindow<'_>,
+    position: u64,
+    ahead: u64,
+    most: u64,
+) -> Result<Option<(WalkedRecord, Vec<RecordOp>)>, StoreOpenError> {
+    let Some(place) = window.places.run(position, 1) else {
+        return Ok(None);
+    };
+    let Some(first) = window.pages(position, 1, ahead)? else {
+        return Ok(None);
+    };
+    let Ok(shape) = group::claimed_shape(first, place.at, most) else {
+        return Ok(None);
+    };
+    let first = first.to_vec();
+    let rest = match shape.rest_pages {
+        0 => Vec::new(),
+        pages => match window.pages(position + 1 + u64::from(shape.data_pages), pages.into(), ahead)? {
+            Some(rest) => rest.to_vec(),
+            None => return Ok(None),
+        },
+    };
+    let Ok(found) = group::decode(&first, &rest) else {
+        return Ok(None);
+    };
+    let data = PageRun::new(place.at + 1, shape.data_pages);
+    let record = WalkedRecord {
+        header: found.header.record,
+        end: position + shape.pages(),
+        run: PageRun::new(place.at, shape.pages() as u32),
+        hash: found.hash,
+        kept: Some(found.encoded.into()),
+        data: Some((data, found.header.data_sum)),
+    };
+    Ok(Some((record, found.ops)))
 }
 
 /// Applies one record to the tables; adds to `freed` the pages it frees.

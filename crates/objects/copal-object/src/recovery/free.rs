@@ -7,7 +7,7 @@ use crate::{
     StoreOpenError,
     format::{
         run::PageRun,
-        superblock::{COPIES, SUPERBLOCK_LEN, Superblock},
+        superblock::{BACKEND_LOG, COPIES, SUPERBLOCK_LEN, Superblock},
     },
     space::home::PageHome,
     space::placement::Placement,
@@ -34,11 +34,15 @@ pub(crate) fn derive_space(
         Err(StoreOpenError::Damaged { what })
     };
     let mut take = |run: PageRun, what: &dyn Fn() -> String| take_for(run, PageHome::STORE, what);
-    for at in COPIES {
-        let pages = (SUPERBLOCK_LEN as u64).div_ceil(page) as u32;
-        take(PageRun::new(at / page, pages), &|| "a superblock".into())?;
+    // The `log` backend uses no segment with a superblock copy, and its journal has no fixed place.
+    if superblock.backend != BACKEND_LOG {
+        for at in COPIES {
+            let pages = (SUPERBLOCK_LEN as u64).div_ceil(page) as u32;
+            take(PageRun::new(at / page, pages), &|| "a superblock".into())?;
+        }
+        let journal = PageRun::new(superblock.journal_at, superblock.journal_pages as u32);
+        take(journal, &|| "the journal".into())?;
     }
-    take(PageRun::new(superblock.journal_at, superblock.journal_pages as u32), &|| "the journal".into())?;
     for &run in checkpoint {
         take(run, &|| "the checkpoint".into())?;
     }
@@ -65,6 +69,7 @@ pub(crate) fn derive_space(
         take_for(run, PageHome::STORE, &|| "cloned objects".into())?;
         (1..owners).for_each(|_| shared.share(run));
     }
+    allocator.verify().map_err(|what| StoreOpenError::Damaged { what })?;
     for &zone in zones {
         allocator.note_written(zone);
     }

@@ -5,34 +5,50 @@
 //! Invariants
 //! - Pages behind the requested ones may be unreadable, which does not concern the request.
 
-use super::RecoverySource;
-use crate::format::{record, run::PageRun, superblock::Superblock};
+use super::{
+    RecoverySource,
+    segment_places::{FoundSegments, SegmentPlaces},
+};
+use crate::{
+    StoreOpenError,
+    backend::log::SegmentTable,
+    format::{
+        record,
+        run::PageRun,
+        superblock::{BACKEND_LOG, Superblock},
+    },
+};
 use copal_device::DeviceError;
 use std::ops::Range;
 
 /// Bytes read at once, unless a record is longer.
 const WINDOW_BYTES: usize = 1 << 20;
 
-/// The places where records may lie: a ring of pages in which no record wraps. Positions count pages from the
+/// A ring of pages in which no record wraps. Positions count pages from the
 /// store's first record on; modulo the ring's length they give the place in it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RecordPlaces {
+pub(super) struct RingPlaces {
     /// First page on the device.
     at: u64,
     pages: u64,
     record_pages_max: u64,
 }
 
-impl RecordPlaces {
-    fn new(superblock: &Superblock) -> RecordPlaces {
+impl RingPlaces {
+    fn new(superblock: &Superblock) -> RingPlaces {
         let (pages, page_bytes) = (superblock.journal_pages, superblock.page_bytes as usize);
         let record_pages_max = (record::bytes_max(pages, page_bytes) / page_bytes) as u64;
-        RecordPlaces { at: superblock.journal_at, pages, record_pages_max }
+        RingPlaces { at: superblock.journal_at, pages, record_pages_max }
     }
 
     /// Pages of the journal: more than its records take together.
-    pub(super) fn pages(&self) -> u64 {
+    fn pages(&self) -> u64 {
         self.pages
+    }
+
+    /// Longest record in bytes.
+    pub(super) fn record_bytes_max(&self, page_bytes: usize) -> usize {
+        self.record_pages_max as usize * page_bytes
     }
 
     /// The ring's next start behind `position`, and the pages before it; `None` at a start.
@@ -43,13 +59,13 @@ impl RecordPlaces {
 
     /// Positions of the record that follows one that ends at `position`: there, or at the ring's start if the
     /// longest record would not fit before the ring's end.
-    pub(super) fn starts(&self, position: u64) -> impl Iterator<Item = u64> + use<> {
+    fn starts(&self, position: u64) -> impl Iterator<Item = u64> + use<> {
         let wrapped = self.wrap(position).filter(|&(_, left)| left < self.record_pages_max);
         std::iter::once(position).chain(wrapped.map(|(start, _)| start))
     }
 
     /// Positions of the second record that follows one that ends at `position`, and of the first, in ranges.
-    pub(super) fn second_starts(&self, position: u64) -> impl Iterator<Item = Range<u64>> + use<> {
+    fn second_starts(&self, position: u64) -> impl Iterator<Item = Range<u64>> + use<> {
         let most = self.record_pages_max;
         let behind = |start: u64| start..(start + most + 1).min((start / self.pages + 1) * self.pages);
         let wrapped = self.wrap(position).and_then(|(start, left)| match left {
@@ -62,7 +78,7 @@ impl RecordPlaces {
     }
 
     /// Pages on the device of a record at `position`; `None` if it would wrap.
-    pub(super) fn run(&self, position: u64, pages: u64) -> Option<PageRun> {
+    fn run(&self, position: u64, pages: u64) -> Option<PageRun> {
         let within = position % self.pages;
         (within + pages <= self.pages).then(|| PageRun::new(self.at + within, pages as u32))
     }
@@ -71,6 +87,73 @@ impl RecordPlaces {
     fn readable(&self, position: u64, pages: u64, ahead: u64) -> PageRun {
         let within = position % self.pages;
         PageRun::new(self.at + within, (self.pages - within).min(ahead.max(pages)) as u32)
+    }
+}
+
+/// The places where records may lie.
+#[derive(Debug)]
+pub(super) enum RecordPlaces {
+    Ring(RingPlaces),
+    Segments(SegmentPlaces),
+}
+
+impl RecordPlaces {
+    fn new(superblock: &Superblock) -> RecordPlaces {
+        match superblock.backend {
+            BACKEND_LOG => RecordPlaces::Segments(SegmentPlaces::new(superblock)),
+            _ => RecordPlaces::Ring(RingPlaces::new(superblock)),
+        }
+    }
+
+    /// Pages of the journal: more than its records take together.
+    pub(super) fn pages(&self) -> u64 {
+        match self {
+            RecordPlaces::Ring(ring) => ring.pages(),
+            RecordPlaces::Segments(segments) => segments.pages(),
+        }
+    }
+
+    /// Pages between a record that ends at `before` and the end of the next one, whose pages are `run`.
+    pub(super) fn distance(&self, before: u64, end: u64, run: PageRun) -> u64 {
+        match self {
+            RecordPlaces::Ring(_) => end - before,
+            RecordPlaces::Segments(_) => run.pages.into(),
+        }
+    }
+
+    /// Positions of the record that follows one that ends at `position`.
+    fn starts(&mut self, source: &RecoverySource<'_>, position: u64) -> Result<Vec<u64>, DeviceError> {
+        match self {
+            RecordPlaces::Ring(ring) => Ok(ring.starts(position).collect()),
+            RecordPlaces::Segments(segments) => segments.starts(source, position),
+        }
+    }
+
+    /// Positions of the second record that follows one that ends at `position`, and of the first, in ranges.
+    fn second_starts(
+        &mut self,
+        source: &RecoverySource<'_>,
+        position: u64,
+    ) -> Result<Vec<Range<u64>>, DeviceError> {
+        match self {
+            RecordPlaces::Ring(ring) => Ok(ring.second_starts(position).collect()),
+            RecordPlaces::Segments(segments) => segments.second_starts(source, position),
+        }
+    }
+
+    /// Pages on the device of a record at `position`; `None` if it cannot lie there.
+    pub(super) fn run(&self, position: u64, pages: u64) -> Option<PageRun> {
+        match self {
+            RecordPlaces::Ring(ring) => ring.run(position, pages),
+            RecordPlaces::Segments(segments) => segments.run(position, pages),
+        }
+    }
+
+    fn readable(&self, position: u64, pages: u64, most: u64) -> PageRun {
+        match self {
+            RecordPlaces::Ring(ring) => ring.readable(position, pages, most),
+            RecordPlaces::Segments(segments) => segments.readable(position, pages, most),
+        }
     }
 }
 
@@ -92,9 +175,29 @@ impl<'a> JournalWindow<'a> {
         self.source
     }
 
-    /// Longest record in bytes.
-    pub(super) fn record_bytes_max(&self) -> usize {
-        self.places.record_pages_max as usize * self.source.page_bytes
+    /// Positions of the record that follows one that ends at `position`.
+    pub(super) fn starts(&mut self, position: u64) -> Result<Vec<u64>, DeviceError> {
+        self.places.starts(self.source, position)
+    }
+
+    /// Positions of the second record that follows one that ends at `position`, and of the first, in ranges.
+    pub(super) fn second_starts(&mut self, position: u64) -> Result<Vec<Range<u64>>, DeviceError> {
+        self.places.second_starts(self.source, position)
+    }
+
+    /// The segments of records from `tail` to `head`; `None` for a ring.
+    /// # Errors
+    /// As [`SegmentPlaces::chain`].
+    pub(super) fn segments(
+        &mut self,
+        tail: u64,
+        head: u64,
+        table: &SegmentTable,
+    ) -> Result<Option<FoundSegments>, StoreOpenError> {
+        match &mut self.places {
+            RecordPlaces::Ring(_) => Ok(None),
+            RecordPlaces::Segments(segments) => segments.chain(self.source, tail, head, table).map(Some),
+        }
     }
 
     /// The `pages` pages at `position`; `None` if a record there would wrap. Cheap in ascending order: up to
@@ -136,7 +239,7 @@ mod tests {
     /// `JournalRing::place`.
     #[test]
     fn every_place_of_the_next_two_records_is_searched() {
-        let places = RecordPlaces { at: 7, pages: 40, record_pages_max: 5 };
+        let places = RingPlaces { at: 7, pages: 40, record_pages_max: 5 };
         let next = |position: u64, pages: u64| match position % 40 + pages > 40 {
             true => position.next_multiple_of(40),
             false => position,

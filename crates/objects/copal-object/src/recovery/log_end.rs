@@ -38,7 +38,7 @@ pub(crate) struct LogEnd {
 /// journal, in which each record depends on a frame that counts only with the next record, takes one round
 /// per record.
 pub(crate) fn find_log_end(
-    window: JournalWindow<'_>,
+    window: &mut JournalWindow<'_>,
     superblock: &Superblock,
     walked: &WalkedJournal,
     checkpoint: Tables,
@@ -74,12 +74,12 @@ pub(crate) fn find_log_end(
 }
 
 /// State between rounds.
-struct ReplayRounds<'a> {
-    source: &'a RecoverySource<'a>,
+struct ReplayRounds<'a, 's> {
+    source: &'s RecoverySource<'s>,
     walked: &'a WalkedJournal,
     position: &'a CheckpointPosition,
     accept_tail_loss: bool,
-    window: JournalWindow<'a>,
+    window: &'a mut JournalWindow<'s>,
     /// Records that count so far.
     kept: usize,
     dropped: Option<String>,
@@ -95,7 +95,7 @@ struct ReplayedRecords {
     needed: Vec<PageRun>,
 }
 
-impl ReplayRounds<'_> {
+impl ReplayRounds<'_, '_> {
     /// Applies the records that count so far, and verifies their data the first time. `None`: the data of one
     /// is lost, and the tables hold one record too many.
     fn replay(&mut self, mut tables: Tables) -> Result<Option<ReplayedRecords>, StoreOpenError> {
@@ -105,7 +105,7 @@ impl ReplayRounds<'_> {
         let mut histories = StreamHistories::default();
         let mut needed = Vec::new();
         for (index, record) in walked.records[..self.kept].iter().enumerate() {
-            let ops = record.ops(&mut self.window)?;
+            let ops = record.ops(self.window)?;
             let in_tail = record.header.epoch > walked.flushed_epoch;
             if in_tail {
                 histories.note(&tables, index, &ops);
@@ -164,11 +164,14 @@ impl ReplayRounds<'_> {
     }
 
     /// Result once a round dropped nothing: ends of the streams, and the collected reasons.
-    fn end(mut self, replayed: ReplayedRecords) -> Result<LogEnd, StoreOpenError> {
+    fn end(self, replayed: ReplayedRecords) -> Result<LogEnd, StoreOpenError> {
         let ReplayedRecords { tables, mut needed, .. } = replayed;
         let mut ends = HashMap::new();
         for (id, stream) in tables.streams() {
-            let mut end = end_of(self.source, &tables, stream, self.limit())?;
+            let mut end = match stream.end_of_riding_frames() {
+                Some(end) => end,
+                None => end_of(self.source, &tables, stream, self.limit())?,
+            };
             end.damaged |= end.next < stream.durable.next;
             if end.damaged && is_cut(self.source, &stream.pieces) {
                 return Err(truncated(self.source, &tables));
@@ -176,7 +179,7 @@ impl ReplayRounds<'_> {
             ends.insert(id, end);
         }
         for record in &self.walked.records[self.kept..] {
-            needed.extend(record.ops(&mut self.window)?.iter().flat_map(runs_of));
+            needed.extend(record.ops(self.window)?.iter().flat_map(runs_of));
         }
         Ok(LogEnd { tables, kept: self.kept, ends, dropped: self.dropped, lost: self.lost, needed })
     }
@@ -185,7 +188,9 @@ impl ReplayRounds<'_> {
 /// Pages an operation names.
 fn runs_of(op: &RecordOp) -> Vec<PageRun> {
     match op {
-        RecordOp::Map { run, .. } | RecordOp::StreamExtent { run, .. } => vec![*run],
+        RecordOp::Map { run, .. }
+        | RecordOp::StreamExtent { run, .. }
+        | RecordOp::StreamFrame { run, .. } => vec![*run],
         RecordOp::Publish { runs, .. } => runs.clone(),
         _ => Vec::new(),
     }

@@ -9,8 +9,12 @@
 
 use crate::{
     ObjectId, RecoveryReport, StoreOpenError,
+    backend::log::SegmentTable,
     flaw::StoreFlaw,
-    format::{run::PageRun, superblock::Superblock},
+    format::{
+        run::PageRun,
+        superblock::{BACKEND_LOG, Superblock},
+    },
     stream::walk::StreamEnd,
     tables::Tables,
 };
@@ -23,6 +27,7 @@ mod free;
 mod histories;
 mod journal_window;
 mod log_end;
+mod segment_places;
 mod source;
 mod superblocks;
 mod verify;
@@ -32,6 +37,7 @@ pub(crate) use checkpoint::{ChainCopies, FoundCheckpoint, read_checkpoint};
 pub(crate) use free::derive_space;
 pub(crate) use journal_window::JournalWindow;
 use log_end::LogEnd;
+pub(crate) use segment_places::FoundSegments;
 pub(crate) use source::RecoverySource;
 pub(crate) use superblocks::{newest_superblock, older_superblocks, read_superblocks};
 pub(crate) use verify::{chunks, damaged_units, unit_damage};
@@ -54,6 +60,8 @@ pub(crate) struct RecoveredStore {
     pub(crate) head: u64,
     pub(crate) tail: u64,
     pub(crate) previous: u64,
+    /// Segments of records; `None` for a ring.
+    pub(crate) segments: Option<FoundSegments>,
     /// Largest epoch found.
     pub(crate) epoch: u64,
     /// Free pages that this recovery reads: they must not be written before the mount is durable.
@@ -84,17 +92,27 @@ pub(crate) fn recover(
         return Err(StoreOpenError::TailLoss { what: format!("journal record {seq}") });
     }
     let log_end =
-        log_end::find_log_end(window, &superblock, &walked, checkpoint, &position, accept_tail_loss)?;
+        log_end::find_log_end(&mut window, &superblock, &walked, checkpoint, &position, accept_tail_loss)?;
     let report = RecoveryReport {
         superblock_copies_repaired: stale_copies.len() as u32,
         checkpoint_pages_repaired: damaged_checkpoint.len() as u32,
         ..report(&walked, &log_end)
     };
     let last = walked.records[..log_end.kept].last();
+    let head = last.map_or(position.journal_head, |record| record.end);
+    let segments = match superblock.backend {
+        BACKEND_LOG => {
+            let segment_pages = superblock.segment_bytes / superblock.page_bytes;
+            let table = SegmentTable::new(log_end.tables.pages, segment_pages, source.page_bytes);
+            window.segments(position.journal_head, head, &table)?
+        }
+        _ => None,
+    };
     Ok(RecoveredStore {
         last_lsn: last.map_or(position.lsn, |record| record.last_lsn().max(position.lsn)),
         next_seq: last.map_or(position.next_seq, |record| record.header.seq + 1),
-        head: last.map_or(position.journal_head, |record| record.end),
+        head,
+        segments,
         tail: position.journal_head,
         previous: last.map_or(superblock.chain_seed, WalkedRecord::hash),
         epoch: largest_epoch(source, &walked, log_end.kept).max(position.epoch),

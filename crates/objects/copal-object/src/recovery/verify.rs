@@ -3,7 +3,7 @@
 use super::{RecoverySource, WalkedRecord};
 use crate::{
     ReadCheck,
-    format::{hash128, ops::RecordOp, run::PageRun},
+    format::{frame, hash128, ops::RecordOp, run::PageRun},
     tables::{trailer_pages, unit_pages},
 };
 use copal_device::DeviceError;
@@ -16,8 +16,17 @@ pub(crate) fn data_is_there(
     ops: &[RecordOp],
     flushed_epoch: u64,
 ) -> Result<bool, DeviceError> {
+    let inside =
+        |run: PageRun| record.data.is_some_and(|(data, _)| data.at <= run.at && run.end() <= data.end());
+    if let Some((data, sum)) = record.data
+        && group_sum(source, data)? != sum
+    {
+        return Ok(false);
+    }
     for op in ops {
         let there = match op {
+            RecordOp::Map { run, .. } | RecordOp::StreamFrame { run, .. } if inside(*run) => true,
+            RecordOp::StreamFrame { run, frame, .. } => frame_is_there(source, *run, *frame)?,
             RecordOp::Map { run, epoch, sums, .. } => {
                 let epoch = if *epoch == 0 { record.header.epoch } else { *epoch };
                 epoch <= flushed_epoch
@@ -39,6 +48,21 @@ pub(crate) fn data_is_there(
         }
     }
     Ok(true)
+}
+
+/// CRC32C of the data of a group.
+fn group_sum(source: &RecoverySource<'_>, data: PageRun) -> Result<u32, DeviceError> {
+    crate::state::pieces(data, CHUNK_PAGES)
+        .try_fold(0, |sum, piece| Ok(copal_codec::crc32c(sum, &source.read(piece)?)))
+}
+
+/// Whether `run` holds frame number `number`.
+fn frame_is_there(source: &RecoverySource<'_>, run: PageRun, number: u64) -> Result<bool, DeviceError> {
+    if run.pages as usize > frame::FRAME_BYTES_MAX / source.page_bytes {
+        return Ok(false);
+    }
+    let bytes = source.read(run)?;
+    Ok(frame::decode(&bytes).is_ok_and(|(header, _)| header.frame == number))
 }
 
 /// Pages under each of `sums`. Derived from the record, not from the object: the record may have given the id

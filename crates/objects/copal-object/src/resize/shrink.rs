@@ -22,7 +22,7 @@
 //! Not here: files of a directory, which are removed with their content (`hostfs`).
 
 use crate::{
-    StoreError,
+    BackendKind, StoreError,
     engine::{close::checkpoint_now, pump::wait_change, steps::discard_io},
     flaw::StoreFlaw,
     format::{
@@ -62,6 +62,10 @@ pub struct ShrinkReport {
 
 /// See `Store::shrink`.
 pub(crate) fn shrink(store: &Arc<StoreCore>) -> Result<ShrinkReport, StoreError> {
+    if store.state.lock().space.placement().journal().has_data() {
+        let what = "a store in segments keeps its length; copy it into a smaller one";
+        return Err(StoreError::Unsupported { backend: BackendKind::Log.name(), what });
+    }
     if !store.shape.broken.by(StoreFlaw::GiveBackEarly) {
         checkpoint_now(store)?;
     }

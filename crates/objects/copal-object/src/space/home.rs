@@ -7,6 +7,8 @@ pub(crate) struct PageHome {
     pub(crate) class: usize,
     /// The object or stream; [`PageHome::STORE`] is the store itself.
     pub(crate) owner: u64,
+    /// The pages are written by the open group. A backend may place them beside the group's record.
+    pub(crate) in_group: bool,
 }
 
 impl PageHome {

@@ -8,7 +8,8 @@
 //!   durable (OBJ-7).
 //! - One sixteenth of the ring is reserved for records that free space and for mounts.
 
-use crate::format::{record, run::PageRun};
+use crate::format::{hash64, record, record::RecordHeader, run::PageRun};
+use copal_device::AlignedBuf;
 use std::fmt::Debug;
 
 /// The place of the next record, and the records that recovery would replay.
@@ -37,6 +38,59 @@ pub(crate) trait JournalPlace: Debug {
 
     /// Records before `tail` may be overwritten.
     fn reuse(&mut self, tail: u64);
+
+    /// Encodes the record whose place was just taken into `out`; returns the hash that the next record carries.
+    fn encode(&mut self, header: &RecordHeader, ops: &[u8], out: &mut [u8]) -> u64 {
+        record::encode(header, ops, out);
+        hash64(out)
+    }
+
+    /// Whether the open group has room for `ops_bytes` bytes of operations in all.
+    fn admits(&self, ops_bytes: usize) -> bool {
+        record::HEADER_LEN + ops_bytes <= self.record_bytes_max()
+    }
+
+    /// Most pages of data that one transaction can have in a group.
+    fn group_pages(&self) -> u64 {
+        0
+    }
+
+    /// Ensures that the open group has room for `pages` more pages of data. `false`: it must be closed first, or the
+    /// next segment cannot be entered yet.
+    fn prepare_data(&mut self, _pages: u64) -> bool {
+        true
+    }
+
+    /// The open group has `ops_bytes` bytes of operations.
+    fn note_ops(&mut self, _ops_bytes: usize) {}
+
+    /// Whether records hold data, so that reads may wait for them.
+    fn has_data(&self) -> bool {
+        false
+    }
+
+    /// Keeps the bytes of `run` for the open group's record; gives them back if `run` does not lie there.
+    fn fill(&mut self, _run: PageRun, bytes: AlignedBuf) -> Option<AlignedBuf> {
+        Some(bytes)
+    }
+
+    /// Whether a page of `run` waits for the open group's record.
+    fn holds(&self, _run: PageRun) -> bool {
+        false
+    }
+
+    /// A segment header to write now.
+    fn take_header(&mut self) -> Option<(PageRun, AlignedBuf)> {
+        None
+    }
+
+    /// The header was written while `epoch` was open.
+    fn header_written(&mut self, _epoch: u64) {}
+
+    /// The epoch that must be flushed before the head can enter the next segment.
+    fn awaited_epoch(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// The ring.

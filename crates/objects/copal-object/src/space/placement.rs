@@ -7,7 +7,11 @@
 //! Design: docs/design/object.md#placement
 //! Not here: quarantine and reserves (`space`).
 
-use crate::{format::run::PageRun, space::home::PageHome, space::journal_place::JournalPlace};
+use crate::{
+    format::run::{PageRun, RUN_PAGES_MAX},
+    space::home::PageHome,
+    space::journal_place::JournalPlace,
+};
 use std::{fmt::Debug, ops::Range};
 
 /// Free and owned pages of one backend, and the place of its journal. Methods with a body concern only some
@@ -20,6 +24,26 @@ pub(crate) trait Placement: Debug + Send {
     fn pages(&self) -> u64;
 
     fn free_pages(&self) -> u64;
+
+    /// Pages without an owner, also those that cannot be allocated yet.
+    fn ownerless_pages(&self) -> u64 {
+        self.free_pages()
+    }
+
+    /// Whether the owned pages leave the places for records that the backend needs; otherwise the reason.
+    fn verify(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Longest run that can be allocated, in pages.
+    fn run_pages_max(&self) -> u32 {
+        RUN_PAGES_MAX
+    }
+
+    /// Whether stream frames are data of groups. Otherwise streams have extents of their own.
+    fn frames_ride(&self) -> bool {
+        false
+    }
 
     /// Pages that ordinary operations leave free, besides those for checkpoints.
     fn kept_pages(&self) -> u64;

@@ -109,6 +109,7 @@ impl StoreState {
             effect.freed.drain(..).for_each(|run| self.space.release(run));
         }
         self.commit.enter(op, &mut effect.freed);
+        self.space.placement_mut().journal_mut().note_ops(self.commit.open_ops_bytes());
         self.update_checkpoint_reserve();
     }
 
@@ -174,6 +175,17 @@ impl StoreState {
     /// Queries the host's free space if a query is due, before anything is admitted.
     pub(crate) fn query_host_when_due(&mut self) {
         self.space.placement_mut().query_host_when_due(self.commit.in_flight_bytes());
+    }
+
+    /// Whether data of groups finds room once the open group is closed, or once the next segment can be entered.
+    pub(crate) fn waits_for_group(&self) -> bool {
+        let journal = self.space.placement().journal();
+        journal.has_data() && (!self.commit.is_open_empty() || journal.awaited_epoch().is_some())
+    }
+
+    /// Whether a page of `run` is not on the device yet.
+    pub(crate) fn is_unwritten(&self, run: PageRun) -> bool {
+        self.commit.is_in_flight(run) || self.space.placement().journal().holds(run)
     }
 
     /// The write of a frame has completed.

@@ -16,6 +16,12 @@ pub(crate) enum IoPurpose {
     Record {
         group: u64,
         epoch: u64,
+        /// First page.
+        at: u64,
+    },
+    /// The header of a segment of records.
+    SegmentHeader {
+        epoch: u64,
     },
     Frame {
         stream: u64,

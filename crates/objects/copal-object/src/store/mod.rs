@@ -13,10 +13,7 @@ use crate::{
     check::fsck,
     commit::{clean_mark, sync, transaction},
     engine::close,
-    format::{
-        run::pages_of,
-        superblock::{BACKEND_COW, BACKEND_HOSTFS},
-    },
+    format::{run::pages_of, superblock::BACKEND_HOSTFS},
     object::read,
     open::{self, OpenOverrides, StoreBackend},
     resize::{grow, shrink},
@@ -44,7 +41,7 @@ impl Store {
     /// # Errors
     /// `Options`: the sizes do not work. `Device`.
     pub fn mkfs(dev: &Arc<dyn Device>, options: &MkfsOptions) -> Result<(), StoreOpenError> {
-        open::mkfs::mkfs(dev, options, &mut EntropySource::System, BACKEND_COW)
+        open::mkfs::mkfs_device(dev, options, &mut EntropySource::System)
     }
 
     /// Opens a store, with recovery after a crash. Blocks.

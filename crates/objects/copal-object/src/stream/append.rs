@@ -27,7 +27,10 @@ use crate::{
     space,
     space::home::PageHome,
     state::{StoreCore, StoreState, pending_frames::PendingFrame, queue::IoPurpose},
-    stream::reserved_frame::{FrameRoute, ReservedFrame},
+    stream::{
+        reserved_frame::{FrameRoute, ReservedFrame},
+        riding_frame::ride,
+    },
     tables::StreamPiece,
 };
 use bytes::Bytes;
@@ -44,14 +47,14 @@ const FRAMES_OP_BYTES: usize = 64;
 pub(crate) const STREAM_CLASS: usize = 0;
 
 /// A frame without a number yet.
-struct NewFrame<'a> {
-    stream: u64,
-    payload: &'a Bytes,
+pub(super) struct NewFrame<'a> {
+    pub(super) stream: u64,
+    pub(super) payload: &'a Bytes,
     /// Pages it takes with its header.
-    pages: u32,
+    pub(super) pages: u32,
     /// The commit that the frame comes after; 0: none.
-    after: u64,
-    ack: Ack,
+    pub(super) after: u64,
+    pub(super) ack: Ack,
 }
 
 /// See `Store::reserve_frame`.
@@ -70,22 +73,29 @@ pub(crate) fn reserve_frame(
     if payload.len() > frame::FRAME_BYTES_MAX - frame::HEADER_LEN {
         return Err(StoreError::TooLarge);
     }
+    let frame = NewFrame { stream: stream.0, payload, pages, after, ack };
     let mut state = store.state.lock();
     let piece = loop {
         state.writable()?;
-        let Some(entry) = state.tables.stream(stream.0) else {
-            let known = state.tables.entries.contains_key(&stream.0);
-            return Err(if known { StoreError::WrongKind(stream) } else { StoreError::NotFound(stream) });
-        };
-        if after > state.commit.last_lsn() {
-            return Err(StoreError::UnknownDependency { stream: None, frame: None, lsn: after });
-        }
-        let last = entry.pieces.last().copied();
-        let (expected, pages_max) = (entry.what.expected_log2, entry.frame_pages_max);
+        frame.expect_stream(&state)?;
         if state.commit.is_crowded() {
             wait_change(store, &mut state);
             continue;
         }
+        if pages > state.space.placement().run_pages_max() {
+            return Err(StoreError::TooLarge);
+        }
+        if state.space.placement().frames_ride() {
+            if let Some(frame) = ride(store, &mut state, &frame)? {
+                return Ok(frame);
+            }
+            continue;
+        }
+        let Some(entry) = state.tables.stream(stream.0) else {
+            return Err(StoreError::NotFound(stream));
+        };
+        let last = entry.pieces.last().copied();
+        let (expected, pages_max) = (entry.what.expected_log2, entry.frame_pages_max);
         let tail = state.streams.open_tail(stream.0);
         let (used, next) = (tail.used, tail.next);
         if tail.damaged {
@@ -103,7 +113,6 @@ pub(crate) fn reserve_frame(
             None => extend_stream(store, &mut state, stream.0, pages, expected)?,
         }
     };
-    let frame = NewFrame { stream: stream.0, payload, pages, after, ack };
     Ok(number_frame(store, state, &frame, piece))
 }
 
@@ -147,7 +156,7 @@ pub(crate) fn extend_stream(
     let held = pieces.map(|piece| u64::from(piece.run.pages)).sum();
     let available = state.space.available_pages();
     let wanted = space::stream_extent_pages(held, available, expected_log2, smallest, store.shape.page_bytes);
-    let home = PageHome { class: STREAM_CLASS, owner: stream };
+    let home = PageHome { class: STREAM_CLASS, owner: stream, in_group: false };
     let run = match state.space.take_spare_extent(pages) {
         Some(run) => Some(run),
         None => {

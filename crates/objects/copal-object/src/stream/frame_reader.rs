@@ -14,8 +14,8 @@ pub struct FrameReader {
     inner: Arc<StoreCore>,
     id: u64,
     next: u64,
-    /// Incarnation of the current piece, page in it, and number of the frame there.
-    place: Option<(u64, u32, u64)>,
+    /// The current piece, page in it, and number of the frame there.
+    place: Option<(StreamPiece, u32, u64)>,
     ahead: ReadAhead,
     /// Pages of the frames read, if a check requested them.
     seen: Option<Vec<PageRun>>,
@@ -67,8 +67,16 @@ impl FrameReader {
                 wait_change(&inner, &mut state);
                 continue;
             }
-            let found = stream.pieces.iter().rev().find(|piece| piece.first <= self.next).copied();
+            let behind = stream.pieces.partition_point(|piece| piece.first <= self.next);
+            let found = behind.checked_sub(1).and_then(|index| stream.pieces.get(index)).copied();
             let piece = found.ok_or_else(|| self.corrupt())?;
+            if piece.incarnation == StreamPiece::RIDING && state.is_unwritten(piece.run) {
+                if let Some(failure) = state.fence.failure() {
+                    return Err(StoreError::Device(failure.clone()));
+                }
+                wait_change(&inner, &mut state);
+                continue;
+            }
             let trimmed = stream.trimmed;
             let ticket = state.space.pin(vec![piece.run]);
             break (piece, trimmed, ticket);
@@ -105,9 +113,7 @@ impl FrameReader {
     /// before `trimmed`, or in any place for salvage.
     fn read(&mut self, piece: &StreamPiece, trimmed: u64) -> Result<(FramePos, Bytes), StoreError> {
         let (mut at, mut number) = match self.place {
-            Some((incarnation, at, number)) if incarnation == piece.incarnation && number <= self.next => {
-                (at, number)
-            }
+            Some((current, at, number)) if current.continues_as(piece) && number <= self.next => (at, number),
             _ => (0, piece.first),
         };
         // If the end of the store was cut off and it is open read-only, the rest of the piece holds all frames.
@@ -141,7 +147,7 @@ impl FrameReader {
             number += 1;
             if header.frame == self.next {
                 self.next += 1;
-                self.place = Some((piece.incarnation, at, number));
+                self.place = Some((*piece, at, number));
                 return Ok((FramePos(header.frame), Bytes::from(payload)));
             }
         }

@@ -4,4 +4,5 @@ pub(crate) mod append;
 pub(crate) mod frame_reader;
 pub(crate) mod raw_extent;
 pub(crate) mod reserved_frame;
+mod riding_frame;
 pub(crate) mod walk;

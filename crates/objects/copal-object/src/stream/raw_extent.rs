@@ -190,7 +190,10 @@ pub(crate) fn raw_extent(
     let mut state = store.state.lock();
     let run = match first_run(&state, stream) {
         Some(run) => run,
-        None if store.shape.read_only || bytes == 0 => return Ok(None),
+        // Frames that ride leave their stream no space of its own.
+        None if store.shape.read_only || bytes == 0 || state.space.placement().frames_ride() => {
+            return Ok(None);
+        }
         None => take_run(store, &mut state, stream, bytes)?,
     };
     let pin = state.space.pin_lasting(vec![run]);

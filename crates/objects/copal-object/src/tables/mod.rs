@@ -17,9 +17,10 @@ use crate::{
         frame,
         ops::{DurableFrames, ObjectTraits, RecordOp, StreamCut, StreamFrames},
         record::COUNTER_MAX,
-        run::PageRun,
+        run::{PageRun, RUN_PAGES_MAX},
         superblock::STORE_BYTES_MAX,
     },
+    stream::walk::StreamEnd,
     tables::{
         map::{ExtentMap, OBJECT_PAGES_MAX},
         shared::SharedRuns,
@@ -56,6 +57,14 @@ pub(crate) struct StreamPiece {
 }
 
 impl StreamPiece {
+    /// Incarnation of a piece that holds nothing but frames, each named by a record.
+    pub(crate) const RIDING: u64 = 0;
+
+    /// Whether `later` is the same piece, perhaps with more frames.
+    pub(crate) fn continues_as(&self, later: &StreamPiece) -> bool {
+        (self.run.at, self.first, self.incarnation) == (later.run.at, later.first, later.incarnation)
+    }
+
     /// The part of it within the first `pages` of the device.
     pub(crate) fn within(mut self, pages: u64) -> StreamPiece {
         let left = pages.saturating_sub(self.run.at);
@@ -88,6 +97,18 @@ impl StreamEntry {
             durable: DurableFrames::default(),
             frame_pages_max,
         }
+    }
+
+    /// The end of a stream whose frames are named by records; `None` if it has extents, or no pieces.
+    pub(crate) fn end_of_riding_frames(&self) -> Option<StreamEnd> {
+        let last = self.pieces.last().filter(|piece| piece.incarnation == StreamPiece::RIDING)?;
+        Some(StreamEnd {
+            next: self.durable.next.max(self.trimmed),
+            piece: self.pieces.len() - 1,
+            used: last.run.pages,
+            last: None,
+            damaged: false,
+        })
     }
 }
 
@@ -237,6 +258,7 @@ impl Tables {
             | RecordOp::Resum { id, .. }
             | RecordOp::Delete { id }
             | RecordOp::StreamExtent { id, .. }
+            | RecordOp::StreamFrame { id, .. }
             | RecordOp::StreamTrim { id, .. }
             | RecordOp::Clone { to: id, .. } => of(id),
             RecordOp::Mount { cuts, .. } => {
@@ -274,6 +296,7 @@ impl Tables {
                 let piece = StreamPiece { run: *run, first: *first, incarnation: *incarnation, lsn };
                 self.stream_extent(*id, piece)
             }
+            RecordOp::StreamFrame { id, run, frame } => self.stream_frame(*id, *run, *frame, lsn),
             RecordOp::StreamTrim { id, upto } => self.stream_trim(*id, *upto, effect),
             RecordOp::Durable { streams } => self.durable(streams),
             RecordOp::Frames { streams } => streams.iter().try_for_each(|frames| self.frames(frames, lsn)),
@@ -483,6 +506,28 @@ impl Tables {
         Ok(())
     }
 
+    /// A frame that lies in its group's record, or apart from it in pages of its own.
+    fn stream_frame(&mut self, id: u64, run: PageRun, frame: u64, lsn: u64) -> Result<(), OpMisfit> {
+        self.inside(id, run)?;
+        let stream = self.stream_of(id)?;
+        if frame < stream.durable.next || frame >= COUNTER_MAX {
+            return Err(OpMisfit { id, what: "its frames are out of order" });
+        }
+        match stream.pieces.last_mut() {
+            Some(last)
+                if last.run.end() == run.at
+                    && frame == stream.durable.next
+                    && last.incarnation == StreamPiece::RIDING
+                    && last.run.pages + run.pages <= RUN_PAGES_MAX =>
+            {
+                last.run.pages += run.pages;
+            }
+            _ => stream.pieces.push(StreamPiece { run, first: frame, incarnation: StreamPiece::RIDING, lsn }),
+        }
+        stream.durable = DurableFrames { next: frame + 1, last: None };
+        Ok(())
+    }
+
     fn stream_trim(&mut self, id: u64, upto: u64, effect: &mut OpEffect) -> Result<(), OpMisfit> {
         let stream = self.stream_of(id)?;
         // Frame numbers continue from there.
@@ -492,6 +537,10 @@ impl Tables {
         stream.trimmed = stream.trimmed.max(upto);
         let dead = stream.pieces.windows(2).take_while(|pair| pair[1].first <= upto).count();
         effect.freed.extend(stream.pieces.drain(..dead).map(|piece| piece.run));
+        // Frames that ride leave no space for later ones.
+        if upto >= stream.durable.next && stream.end_of_riding_frames().is_some() {
+            effect.freed.extend(stream.pieces.drain(..).map(|piece| piece.run));
+        }
         Ok(())
     }
 

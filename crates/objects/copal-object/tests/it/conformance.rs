@@ -4,7 +4,7 @@ use crate::{
     basics::{bytes, commit, fresh, open, plain, read, stream},
     model,
 };
-use copal_device::{Device, IoClass};
+use copal_device::{Device, IoClass, MemoryDevice};
 use copal_object::*;
 use std::sync::Arc;
 
@@ -43,6 +43,34 @@ pub(crate) fn in_a_directory() -> (Backend, Store) {
 fn the_cow_backend_conforms() {
     conforms(in_memory);
     model::a_random_history_reads_like_the_model(in_memory, 6);
+}
+
+pub(crate) fn in_segments() -> (Backend, Store) {
+    in_segments_of(1 << 20, 4096)
+}
+
+fn in_segments_of_large_pages() -> (Backend, Store) {
+    in_segments_of(1 << 20, 8192)
+}
+
+fn in_segments_of(segment_bytes: u32, page_bytes: u32) -> (Backend, Store) {
+    let device: Arc<dyn Device> = MemoryDevice::new(64 << 20);
+    let options = MkfsOptions {
+        backend: BackendKind::Log,
+        segment_bytes: Some(segment_bytes),
+        page_bytes: Some(page_bytes),
+        ..MkfsOptions::default()
+    };
+    Store::mkfs(&device, &options).unwrap();
+    let store = open(&device);
+    (Backend::Memory(device), store)
+}
+
+#[test]
+fn the_log_backend_conforms() {
+    conforms(in_segments);
+    conforms(in_segments_of_large_pages);
+    model::a_random_history_reads_like_the_model(in_segments, 6);
 }
 
 #[test]

@@ -40,8 +40,11 @@ pub(crate) fn apply(
     let lsn = state.commit.take_lsn(admitted, needs.releases && !txn.ops.is_empty());
     let mut applier = TransactionApplier { inner: store, state, fetched, lsn, writes: Vec::new() };
     for (stream, frame) in &txn.after {
-        applier.enter(&RecordOp::Dep { id: stream.0, frame: frame.0 });
-        applier.state.await_frames(stream.0, frame.0);
+        // A frame that rides lies in this record or an earlier one.
+        if !applier.state.space.placement().frames_ride() {
+            applier.enter(&RecordOp::Dep { id: stream.0, frame: frame.0 });
+            applier.state.await_frames(stream.0, frame.0);
+        }
     }
     for (op, runs) in txn.ops.into_iter().zip(runs) {
         applier.op(op, runs);
@@ -52,6 +55,9 @@ pub(crate) fn apply(
 }
 
 fn submit_data(store: &StoreCore, state: &mut StoreState, writes: Vec<(PageRun, AlignedBuf)>) {
+    let journal = state.space.placement_mut().journal_mut();
+    let apart = |(run, buf): (PageRun, AlignedBuf)| journal.fill(run, buf).map(|buf| (run, buf));
+    let writes: Vec<(PageRun, AlignedBuf)> = writes.into_iter().filter_map(apart).collect();
     if writes.is_empty() {
         return;
     }

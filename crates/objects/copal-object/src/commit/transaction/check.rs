@@ -292,7 +292,7 @@ impl TransactionChecker<'_> {
 
     fn need_for(&self, shadow: &ObjectShadow) -> OpNeed {
         let unit = unit_pages(shadow.check, self.page_bytes);
-        let home = PageHome { class: placement_class(shadow.lifetime), owner: shadow.id };
+        let home = PageHome { class: placement_class(shadow.lifetime), owner: shadow.id, in_group: true };
         // Unmap, length, and a new sum on either side of two cuts.
         OpNeed { pages: 0, home, unit, fixed_bytes: 2 * MAP_BYTES + 4 * 32 }
     }

@@ -2,7 +2,7 @@
 //!
 //! Not here: the record's place (`space::journal_place`).
 
-use crate::format::{hash64, record, record::RecordHeader};
+use crate::{format::record::RecordHeader, space::journal_place::JournalPlace};
 
 /// A record about to be written.
 pub(crate) struct NewRecord<'a> {
@@ -26,8 +26,8 @@ pub(crate) struct RecordChain {
 }
 
 impl RecordChain {
-    /// Encodes the next record into `out`.
-    pub(crate) fn write(&mut self, record: &NewRecord<'_>, out: &mut [u8]) {
+    /// Encodes the next record, whose place in `journal` was just taken, into `out`.
+    pub(crate) fn write(&mut self, journal: &mut dyn JournalPlace, record: &NewRecord<'_>, out: &mut [u8]) {
         let header = RecordHeader {
             store: self.store,
             mount: self.mount,
@@ -39,8 +39,7 @@ impl RecordChain {
             first_lsn: record.first_lsn,
             flushed_seq: self.flushed_seq,
         };
-        record::encode(&header, record.ops, out);
-        self.previous = hash64(out);
+        self.previous = journal.encode(&header, record.ops, out);
         self.seq += 1;
     }
 }

@@ -8,7 +8,7 @@
 //! - Every entry into the open group needs a [`GroupAdmission`], also for the store's own operations. So no
 //!   record is longer than recovery reads, or has more transactions than its counter can hold.
 
-use crate::format::{record, run::PageRun};
+use crate::format::run::PageRun;
 use std::collections::VecDeque;
 
 /// Most transactions of one group: the record counts them with 16 bits.
@@ -83,12 +83,10 @@ impl CommitGroups {
         }
     }
 
-    /// Room in the open group for a transaction of at most `ops_bytes` bytes of operations, in a record of at
-    /// most `record_bytes_max`. `None` if the group must be closed first.
-    pub(crate) fn admit(&self, ops_bytes: usize, record_bytes_max: usize) -> Option<GroupAdmission> {
-        let bytes = record::HEADER_LEN + self.open.ops.len() + ops_bytes;
-        let fits = bytes <= record_bytes_max && self.open.transactions < TRANSACTIONS_MAX;
-        fits.then_some(GroupAdmission { group: self.open.number })
+    /// Room in the open group for one more transaction. `None` if the group must be closed first. The caller has
+    /// measured the operations.
+    pub(crate) fn admit(&self) -> Option<GroupAdmission> {
+        (self.open.transactions < TRANSACTIONS_MAX).then_some(GroupAdmission { group: self.open.number })
     }
 
     /// Assigns the position of one more transaction in the open group.
@@ -123,6 +121,11 @@ impl CommitGroups {
     fn closed_group(&mut self, number: u64) -> Option<&mut ClosedGroup> {
         let first = self.closed.front()?.number;
         self.closed.get_mut(usize::try_from(number.checked_sub(first)?).ok()?)
+    }
+
+    /// Epoch of a closed group that is not durable yet.
+    pub(crate) fn epoch_of(&self, number: u64) -> Option<u64> {
+        self.closed.iter().find(|closed| closed.number == number).map(|closed| closed.epoch)
     }
 
     /// All epochs up to `flushed` are durable. Returns the largest `flushed_epoch` that became durable with

@@ -171,6 +171,18 @@ impl CommitState {
         self.groups.open.number
     }
 
+    /// Requests the flush of a closed group.
+    pub(crate) fn want_group(&mut self, group: u64) {
+        if let Some(epoch) = self.groups.epoch_of(group) {
+            self.epochs.want(epoch);
+        }
+    }
+
+    /// Whether `group` is closed and durable.
+    pub(crate) fn is_group_durable(&self, group: u64) -> bool {
+        group < self.groups.open.number && self.groups.epoch_of(group).is_none()
+    }
+
     pub(crate) fn is_open_empty(&self) -> bool {
         self.groups.is_open_empty()
     }
@@ -183,7 +195,10 @@ impl CommitState {
     /// Room for a transaction of at most `ops_bytes` bytes of operations in the open group; `None` if the
     /// group must be closed first.
     pub(crate) fn admit(&self, journal: &dyn JournalPlace, ops_bytes: usize) -> Option<GroupAdmission> {
-        self.groups.admit(ops_bytes, journal.record_bytes_max())
+        if !journal.admits(self.groups.open.ops.len() + ops_bytes) {
+            return None;
+        }
+        self.groups.admit()
     }
 
     /// Whether the journal has room for the open group's record with `ops_bytes` more.
@@ -204,6 +219,11 @@ impl CommitState {
     pub(crate) fn enter(&mut self, op: &RecordOp, freed: &mut Vec<PageRun>) {
         op.encode(&mut self.groups.open.ops);
         self.groups.open.freed.append(freed);
+    }
+
+    /// Bytes of the operations in the open group.
+    pub(crate) fn open_ops_bytes(&self) -> usize {
+        self.groups.open.ops.len()
     }
 
     /// The open group waits for `writes` more writes.
@@ -228,8 +248,9 @@ impl CommitState {
         self.epochs.end_write(epoch);
     }
 
-    /// The write of a record has completed.
-    pub(crate) fn end_record(&mut self, epoch: u64) {
+    /// The write of the record at page `at` has completed.
+    pub(crate) fn end_record(&mut self, epoch: u64, at: u64) {
+        self.in_flight.remove(&at);
         self.groups.records -= 1;
         self.epochs.end_write(epoch);
     }
@@ -328,7 +349,7 @@ impl CommitState {
             epoch,
             flushed_epoch: carries,
         };
-        self.chain.write(&record, &mut buf);
+        self.chain.write(journal, &record, &mut buf);
         self.groups.records += 1;
         self.groups.closed.push_back(ClosedGroup {
             number: group.number,
@@ -339,6 +360,9 @@ impl CommitState {
             outstanding: group.outstanding + 1,
         });
         self.unflushed_bytes += buf.len() as u64;
+        if journal.has_data() {
+            self.in_flight.insert(run.at, run.pages);
+        }
         Some(ClosedRecord { group: group.number, epoch, run, buf, freed: group.freed })
     }
 

@@ -1,17 +1,17 @@
-//! Creating a store: an empty checkpoint, a zeroed journal, four superblocks.
+//! Creating a store: an empty checkpoint, an empty journal, four superblocks.
 //!
 //! Invariants
 //! - The superblocks are written last, after a flush: an incomplete store is not recognised as one.
 
 use crate::{
-    MkfsOptions, StoreOpenError,
+    BackendKind, MkfsOptions, StoreOpenError,
     backend::hostfs::FILE_BYTES,
     checkpoint::{capacity, encode_chain, superblock_io},
     format::{
         checkpoint::ChainLink,
         run::PageRun,
         superblock::{
-            BACKEND_COW, BACKEND_HOSTFS, COPIES, PAGE_SIZES, STORE_BYTES_MAX, STORE_BYTES_MIN,
+            BACKEND_COW, BACKEND_HOSTFS, BACKEND_LOG, COPIES, PAGE_SIZES, STORE_BYTES_MAX, STORE_BYTES_MIN,
             SUPERBLOCK_LEN, Superblock,
         },
     },
@@ -21,8 +21,11 @@ use crate::{
         snapshot::{self, CheckpointPosition},
     },
 };
-use copal_device::{AlignedBuf, Device, DeviceError, Io, IoClass, IoKind};
+use copal_device::{AlignedBuf, Device, DeviceError, Geometry, Io, IoClass, IoKind};
+use segments::SegmentLayout;
 use std::sync::Arc;
+
+mod segments;
 
 /// Space written at mkfs for the first stream extents.
 const STREAM_SPACE_BYTES: u64 = 16 << 20;
@@ -38,8 +41,11 @@ struct StoreLayout {
     streams: PageRun,
 }
 
+fn refuse<T>(what: String) -> Result<T, StoreOpenError> {
+    Err(StoreOpenError::Options { what })
+}
+
 fn layout(size: u64, options: &MkfsOptions, backend: u8) -> Result<StoreLayout, StoreOpenError> {
-    let refuse = |what: String| Err(StoreOpenError::Options { what });
     let page_bytes = u64::from(options.page_bytes.unwrap_or(4096));
     if !PAGE_SIZES.iter().any(|size| u64::from(*size) == page_bytes) {
         return refuse(format!("a page has 4096, 8192 or 16384 bytes, not {page_bytes}"));
@@ -83,7 +89,20 @@ fn layout(size: u64, options: &MkfsOptions, backend: u8) -> Result<StoreLayout, 
     Ok(StoreLayout { page_bytes, pages: size / page_bytes, journal, checkpoint, streams })
 }
 
-/// Makes an empty store on `device`. All previous content is lost.
+/// Makes an empty store on `device`, with the backend of `options`. All previous content is lost.
+pub(crate) fn mkfs_device(
+    device: &Arc<dyn Device>,
+    options: &MkfsOptions,
+    entropy: &mut EntropySource,
+) -> Result<(), StoreOpenError> {
+    match options.backend {
+        BackendKind::Cow => mkfs(device, options, entropy, BACKEND_COW),
+        BackendKind::Log => mkfs_segments(device, options, entropy),
+        BackendKind::Hostfs => refuse("the hostfs backend takes a directory, not a device".into()),
+    }
+}
+
+/// Makes an empty store with a ring of records on `device`. All previous content is lost.
 pub(crate) fn mkfs(
     device: &Arc<dyn Device>,
     options: &MkfsOptions,
@@ -93,33 +112,85 @@ pub(crate) fn mkfs(
     let geometry = device.geometry();
     let layout = layout(geometry.size, options, backend)?;
     let page = layout.page_bytes;
-    if u64::from(geometry.logical_block) > page {
-        let what = format!("the device writes {} bytes at once, more than a page", geometry.logical_block);
-        return Err(StoreOpenError::Options { what });
-    }
+    fits_page(&geometry, page)?;
     write(device, forget_store())?;
     let uuid = u128::from(entropy.next()) << 64 | u128::from(entropy.next());
-    let (head, chain) = empty_checkpoint(&layout, uuid);
+    let (head, chain) = empty_checkpoint(uuid, &layout.checkpoint, page, layout.pages, 0, layout.zones());
     write(device, first_writes(&layout, chain, backend))?;
     let superblock = Superblock {
-        uuid,
-        generation: 1,
         backend,
-        logical_block: geometry.logical_block,
-        page_bytes: page as u32,
-        size_bytes: layout.pages * page,
         journal_at: layout.journal.at,
         journal_pages: layout.journal.pages.into(),
-        checkpoint_at: head.at,
-        checkpoint_bytes: head.bytes.into(),
+        ..first_superblock(&geometry, uuid, page, layout.pages, &head, entropy)
+    };
+    write_superblocks(device, &superblock)
+}
+
+/// Makes an empty store of the `log` backend on `device`.
+fn mkfs_segments(
+    device: &Arc<dyn Device>,
+    options: &MkfsOptions,
+    entropy: &mut EntropySource,
+) -> Result<(), StoreOpenError> {
+    let geometry = device.geometry();
+    let layout = SegmentLayout::new(geometry.size, options)?;
+    let page = layout.page_bytes;
+    fits_page(&geometry, page)?;
+    write(device, forget_store())?;
+    let uuid = u128::from(entropy.next()) << 64 | u128::from(entropy.next());
+    let (head, chain) =
+        empty_checkpoint(uuid, &layout.checkpoint, page, layout.pages, layout.head(), Vec::new());
+    write(device, page_writes(page, chain.into_iter().chain(layout.headers(uuid))))?;
+    let superblock = Superblock {
+        backend: BACKEND_LOG,
+        segment_bytes: layout.segment_bytes,
+        ..first_superblock(&geometry, uuid, page, layout.pages, &head, entropy)
+    };
+    write_superblocks(device, &superblock)
+}
+
+fn fits_page(geometry: &Geometry, page: u64) -> Result<(), StoreOpenError> {
+    if u64::from(geometry.logical_block) > page {
+        return refuse(format!(
+            "the device writes {} bytes at once, more than a page",
+            geometry.logical_block
+        ));
+    }
+    Ok(())
+}
+
+/// The first superblock, without a journal and a backend.
+fn first_superblock(
+    geometry: &Geometry,
+    uuid: u128,
+    page: u64,
+    pages: u64,
+    checkpoint: &ChainLink,
+    entropy: &mut EntropySource,
+) -> Superblock {
+    Superblock {
+        uuid,
+        generation: 1,
+        backend: BACKEND_COW,
+        logical_block: geometry.logical_block,
+        page_bytes: page as u32,
+        segment_bytes: 0,
+        size_bytes: pages * page,
+        journal_at: 0,
+        journal_pages: 0,
+        checkpoint_at: checkpoint.at,
+        checkpoint_bytes: checkpoint.bytes.into(),
         checkpoint_lsn: 0,
-        checkpoint_hash: head.hash,
-        checkpoint_copy_at: head.copy_at,
+        checkpoint_hash: checkpoint.hash,
+        checkpoint_copy_at: checkpoint.copy_at,
         chain_seed: entropy.next(),
         mount: entropy.next(),
-    };
+    }
+}
+
+fn write_superblocks(device: &Arc<dyn Device>, superblock: &Superblock) -> Result<(), StoreOpenError> {
     let copies = 0..COPIES.len();
-    write(device, copies.map(|copy| superblock_io(&superblock, copy)).collect())
+    write(device, copies.map(|copy| superblock_io(superblock, copy)).collect())
 }
 
 /// Zeros over the superblocks of any previous store.
@@ -130,18 +201,41 @@ fn forget_store() -> Vec<Io> {
         .collect()
 }
 
-/// The checkpoint of an empty store, and its pages.
-fn empty_checkpoint(layout: &StoreLayout, uuid: u128) -> (ChainLink, Vec<(PageRun, AlignedBuf)>) {
-    let page_bytes = layout.page_bytes as usize;
-    let tables = Tables::new(page_bytes, layout.pages);
-    let position = CheckpointPosition { uuid, lsn: 0, next_seq: 1, journal_head: 0, epoch: 1 };
-    // The zones around a superblock copy count as written: this call fills them, or the copy itself does.
-    let zone_pages = crate::space::allocator::ZONE_PAGES;
-    let first_zone = layout.streams.at.div_ceil(zone_pages);
-    let zones = (layout.streams.end() / zone_pages).saturating_sub(first_zone);
-    let body = snapshot::encode(&tables, &position, &[(first_zone, zones)], &[]);
-    debug_assert!(capacity(&[layout.checkpoint], page_bytes) >= body.len());
-    encode_chain(0, &body, &[layout.checkpoint], page_bytes)
+impl StoreLayout {
+    /// The zones around a superblock copy count as written: mkfs fills them, or the copy itself does.
+    fn zones(&self) -> Vec<(u64, u64)> {
+        let zone_pages = crate::space::allocator::ZONE_PAGES;
+        let first_zone = self.streams.at.div_ceil(zone_pages);
+        let zones = (self.streams.end() / zone_pages).saturating_sub(first_zone);
+        vec![(first_zone, zones)]
+    }
+}
+
+/// The checkpoint of an empty store of `pages` pages, and its own pages.
+fn empty_checkpoint(
+    uuid: u128,
+    place: &ChainPlace,
+    page: u64,
+    pages: u64,
+    journal_head: u64,
+    zones: Vec<(u64, u64)>,
+) -> (ChainLink, Vec<(PageRun, AlignedBuf)>) {
+    let page_bytes = page as usize;
+    let tables = Tables::new(page_bytes, pages);
+    let position = CheckpointPosition { uuid, lsn: 0, next_seq: 1, journal_head, epoch: 1 };
+    let body = snapshot::encode(&tables, &position, &zones, &[]);
+    debug_assert!(capacity(&[*place], page_bytes) >= body.len());
+    encode_chain(0, &body, &[*place], page_bytes)
+}
+
+/// Writes of whole pages.
+fn page_writes(page: u64, pages: impl Iterator<Item = (PageRun, AlignedBuf)>) -> Vec<Io> {
+    let write = |(run, buf): (PageRun, AlignedBuf)| Io {
+        at: run.at * page,
+        kind: IoKind::Write { buf, fua: false },
+        class: IoClass::Foreground,
+    };
+    pages.map(write).collect()
 }
 
 /// The pages of the checkpoint, and zeros for the journal and the first streams.
@@ -152,14 +246,7 @@ fn first_writes(layout: &StoreLayout, checkpoint: Vec<(PageRun, AlignedBuf)>, ba
         kind: IoKind::WriteZeroes(u64::from(run.pages) * page),
         class: IoClass::Foreground,
     };
-    let mut writes: Vec<Io> = checkpoint
-        .into_iter()
-        .map(|(run, buf)| Io {
-            at: run.at * page,
-            kind: IoKind::Write { buf, fua: false },
-            class: IoClass::Foreground,
-        })
-        .collect();
+    let mut writes = page_writes(page, checkpoint.into_iter());
     // In a directory this also allocates the journal's blocks, since its file already reaches to the
     // checkpoint behind it: a record must not need space.
     writes.push(zero(layout.journal));
