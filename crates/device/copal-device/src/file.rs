@@ -1,7 +1,7 @@
 //! Real devices: one preallocated file or a block device, with direct I/O.
 //!
-//! `submit` goes to an engine. The ring ([`crate::uring`]) has a few threads beside it for flushes, discards
-//! and zeroes. If the kernel refuses the ring, a thread pool does everything ([`crate::pread`]). A single
+//! `submit` goes to an engine. The ring ([`uring`]) has a few threads beside it for flushes, discards
+//! and zeroes. If the kernel refuses the ring, a thread pool does everything ([`pread`]). A single
 //! read or durable write skips both and runs on the caller's thread.
 //!
 //! Paper: Draconis §4.2 proposes direct access past kernel and file system. The block layer stays here
@@ -14,19 +14,22 @@ mod geometry;
 mod mapped;
 mod open;
 mod overlap;
-pub(crate) mod target;
+mod pread;
+mod queue;
+mod target;
+mod uring;
 
 use crate::device::{check_inside, check_io, check_range};
 use crate::error::{DeviceError, DeviceOpenError};
-use crate::pread::{self, ThreadPool};
-use crate::queue::{IoJob, JobQueue, JobReply, ResultBatch};
 use crate::tally::IoTally;
-use crate::uring::{self, IoRing};
 use crate::{AlignedBuf, Completion, Device, DeviceCounters, Geometry, Io, IoDone, IoKind, PageCache};
 pub use overlap::{mounted_on, overlap_in_use, share_bytes};
+use pread::ThreadPool;
+use queue::{IoJob, JobQueue, JobReply, ResultBatch};
 use std::path::Path;
 use std::sync::Arc;
 use target::FileTarget;
+use uring::IoRing;
 
 /// How [`open_file`] opens.
 #[derive(Clone, Debug, Default)]

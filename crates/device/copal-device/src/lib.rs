@@ -23,6 +23,7 @@
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]
 
 mod buffer;
+mod class_queue;
 mod completion;
 pub mod conformance;
 pub mod crash;
@@ -32,12 +33,9 @@ pub mod fault;
 mod file;
 mod image;
 mod memory;
-mod pread;
-mod queue;
 mod random;
 mod record;
 mod tally;
-mod uring;
 
 pub use buffer::{AlignedBuf, BUFFER_ALIGNMENT, KeptLimit};
 pub use completion::{Completer, Completion, CompletionDriver};

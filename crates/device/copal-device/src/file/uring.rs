@@ -15,10 +15,10 @@
 //! queues), linked entries (they serialise).
 #![expect(unsafe_code, reason = "hands buffers to the kernel")]
 
+use super::pread::{self, join_unless_self};
+use super::queue::{IoJob, JobQueue, NextJob};
+use super::target::FileTarget;
 use crate::completion::enter_delivering_thread;
-use crate::file::target::FileTarget;
-use crate::pread::{self, join_unless_self};
-use crate::queue::{IoJob, JobQueue, NextJob};
 use crate::tally::IoTally;
 use crate::{DeviceError, IoDone, IoKind};
 use io_uring::{IoUring, opcode, squeue, types};

@@ -1,18 +1,17 @@
-//! Bounded job queue of a real device with three priorities, shared by both engines.
+//! Bounded job queue of a real device, shared by both engines.
 //!
 //! Invariants
-//! - Commit goes first, then Foreground. Background gets at most a quarter of the depth while other classes
-//!   have jobs, and never more than three quarters, so that an arriving commit finds a free place. While
-//!   Background waits, a quarter is kept for it.
 //! - A submitter blocks while [`LIMIT`] I/Os wait. An engine's own thread never blocks: it empties the queue,
 //!   and a hook on it may submit.
 //! - Every job taken is returned by [`JobQueue::finished`].
+//!
+//! Not here: order of the classes ([`crate::class_queue`]).
 
+use super::target::FileTarget;
+use crate::class_queue::ClassQueue;
 use crate::completion::{Completer, is_delivering_thread};
-use crate::file::target::FileTarget;
 use crate::{DeviceError, Io, IoClass, IoDone};
 use parking_lot::{Condvar, Mutex};
-use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -83,11 +82,9 @@ pub(crate) struct IoJob {
 }
 
 struct WaitingJobs {
-    classes: [VecDeque<IoJob>; 3],
-    running: [usize; 3],
+    jobs: ClassQueue<IoJob>,
     /// Jobs that were pushed and are not answered yet.
     unanswered: usize,
-    depth: usize,
     closed: bool,
     /// The ring's thread sleeps in the kernel and must be woken.
     asleep: bool,
@@ -115,29 +112,11 @@ pub(crate) enum NextJob {
     Closed,
 }
 
-const COMMIT: usize = 0;
-const FOREGROUND: usize = 1;
-const BACKGROUND: usize = 2;
-
-fn index_of(class: IoClass) -> usize {
-    match class {
-        IoClass::Commit => COMMIT,
-        IoClass::Foreground => FOREGROUND,
-        IoClass::Background => BACKGROUND,
-    }
-}
-
 impl JobQueue {
     /// A queue that lets `depth` I/Os run at once. It calls `wake` when a job arrives for a sleeping engine.
     pub(crate) fn new(depth: usize, wake: impl Fn() + Send + Sync + 'static) -> JobQueue {
-        let waiting = WaitingJobs {
-            classes: Default::default(),
-            running: [0; 3],
-            unanswered: 0,
-            depth,
-            closed: false,
-            asleep: false,
-        };
+        let waiting =
+            WaitingJobs { jobs: ClassQueue::new(depth), unanswered: 0, closed: false, asleep: false };
         JobQueue {
             waiting: Mutex::new(waiting),
             work: Condvar::new(),
@@ -150,10 +129,10 @@ impl JobQueue {
     /// Adds a job; blocks while the queue is full.
     pub(crate) fn push(&self, job: IoJob) {
         let mut waiting = self.waiting.lock();
-        while waiting.queued() >= LIMIT && !is_delivering_thread() {
+        while waiting.jobs.queued() >= LIMIT && !is_delivering_thread() {
             self.space.wait(&mut waiting);
         }
-        waiting.classes[index_of(job.io.class)].push_back(job);
+        waiting.jobs.push(job.io.class, job);
         waiting.unanswered += 1;
         let asleep = std::mem::take(&mut waiting.asleep);
         drop(waiting);
@@ -168,7 +147,7 @@ impl JobQueue {
     pub(crate) fn take(&self) -> NextJob {
         let mut waiting = self.waiting.lock();
         let taken = self.next(&mut waiting);
-        waiting.asleep = matches!(taken, NextJob::Nothing) && waiting.running() < waiting.depth;
+        waiting.asleep = matches!(taken, NextJob::Nothing) && !waiting.jobs.is_full();
         taken
     }
 
@@ -180,28 +159,25 @@ impl JobQueue {
             match self.next(&mut waiting) {
                 NextJob::Job(job) => return Some(job),
                 NextJob::Closed => return None,
-                NextJob::Nothing if waiting.closed && waiting.queued() == 0 => return None,
+                NextJob::Nothing if waiting.closed && waiting.jobs.queued() == 0 => return None,
                 NextJob::Nothing => self.work.wait(&mut waiting),
             }
         }
     }
 
     fn next(&self, waiting: &mut WaitingJobs) -> NextJob {
-        if let Some(class) = waiting.choose()
-            && let Some(job) = waiting.classes[class].pop_front()
-        {
-            waiting.running[class] += 1;
+        if let Some(job) = waiting.jobs.pop() {
             self.space.notify_one();
             return NextJob::Job(job);
         }
-        let over = waiting.closed && waiting.queued() == 0 && waiting.running() == 0;
+        let over = waiting.closed && waiting.jobs.queued() == 0 && waiting.jobs.running() == 0;
         if over { NextJob::Closed } else { NextJob::Nothing }
     }
 
     /// A job of `class` has ended and frees its place.
     pub(crate) fn finished(&self, class: IoClass) {
         let mut waiting = self.waiting.lock();
-        waiting.running[index_of(class)] -= 1;
+        waiting.jobs.finished(class);
         self.work.notify_one();
     }
 
@@ -232,37 +208,6 @@ impl JobQueue {
         waiting.asleep = false;
         self.work.notify_all();
         (self.wake)();
-    }
-}
-
-impl WaitingJobs {
-    fn queued(&self) -> usize {
-        self.classes.iter().map(VecDeque::len).sum()
-    }
-
-    fn running(&self) -> usize {
-        self.running.iter().sum()
-    }
-
-    /// The class to serve next.
-    fn choose(&self) -> Option<usize> {
-        let waits = |class: usize| !self.classes[class].is_empty();
-        let running = self.running();
-        if running >= self.depth {
-            return None;
-        }
-        if waits(COMMIT) {
-            return Some(COMMIT);
-        }
-        let quarter = (self.depth / 4).max(1);
-        let alone = !waits(FOREGROUND) && running == self.running[BACKGROUND];
-        let share = if alone { self.depth - quarter } else { quarter };
-        let background = waits(BACKGROUND) && self.running[BACKGROUND] < share.max(1);
-        let others = running - self.running[BACKGROUND];
-        if waits(FOREGROUND) && !(background && others >= self.depth - quarter) {
-            return Some(FOREGROUND);
-        }
-        background.then_some(BACKGROUND)
     }
 }
 

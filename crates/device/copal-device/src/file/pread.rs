@@ -4,9 +4,9 @@
 //! contract, same conformance suite. It also serves the ring's engine with the commands that the ring does
 //! not take.
 
+use super::queue::{IoJob, JobQueue};
+use super::target::FileTarget;
 use crate::completion::enter_delivering_thread;
-use crate::file::target::FileTarget;
-use crate::queue::{IoJob, JobQueue};
 use crate::tally::IoTally;
 use crate::{DeviceError, IoDone, IoKind};
 use std::sync::Arc;
