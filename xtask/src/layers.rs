@@ -5,6 +5,8 @@
 //!   reason.
 //! - It lies in the folder of its layer, `crates/LAYER/copal-*`.
 //! - Product code does not use the testkit: it stands under `[dev-dependencies]` only.
+//! - Product code does not contain the emulated disks: their feature is enabled under `[dev-dependencies]` only, by
+//!   simulators and by this crate.
 //! - No async runtime below the volume layer. The resolved graph is searched, so that none enters through a
 //!   dependency of a dependency.
 //!
@@ -73,6 +75,8 @@ const SKIPS: [(&str, &str, &str); 14] = [
 ];
 /// Helpers of tests; no product code uses it.
 const TESTKIT: &str = "copal-testkit";
+/// Feature of copal-device with models of disks; no product code enables it.
+const EMULATED: (&str, &str) = ("copal-device", "emulated");
 const ASYNC_RUNTIMES: [&str; 6] = ["tokio", "async-std", "smol", "hyper", "tonic", "futures-executor"];
 
 #[derive(Deserialize)]
@@ -86,6 +90,8 @@ struct Package {
     name: String,
     manifest_path: String,
     dependencies: Vec<Dependency>,
+    /// Features of the package, each with the features that it enables.
+    features: BTreeMap<String, Vec<String>>,
 }
 #[derive(Deserialize)]
 struct Dependency {
@@ -93,6 +99,8 @@ struct Dependency {
     path: Option<String>,
     /// `dev` or `build`; none for normal dependencies.
     kind: Option<String>,
+    /// Features of the dependency that are enabled.
+    features: Vec<String>,
 }
 #[derive(Deserialize)]
 struct Resolve {
@@ -199,6 +207,7 @@ fn faults(order: &[String], directories: &BTreeMap<String, String>, metadata: &M
         }
     }
     faults.extend(strays(directories));
+    faults.extend(emulations(metadata));
     faults.extend(skips(metadata));
     let graph: BTreeMap<&str, &[String]> =
         metadata.resolve.nodes.iter().map(|node| (node.id.as_str(), node.dependencies.as_slice())).collect();
@@ -213,6 +222,29 @@ fn faults(order: &[String], directories: &BTreeMap<String, String>, metadata: &M
         }
     }
     faults
+}
+
+/// Crates of a layer that enable the emulated disks outside of their tests, or can be told to.
+fn emulations(metadata: &Metadata) -> impl Iterator<Item = String> {
+    let (device, feature) = EMULATED;
+    let in_a_layer = move |package: &&Package| directory(&package.name).is_some() && package.name != device;
+    metadata.packages.iter().filter(in_a_layer).filter_map(move |package| {
+        let enables = |dependency: &Dependency| {
+            dependency.name == device
+                && dependency.kind.as_deref() != Some("dev")
+                && dependency.features.iter().any(|enabled| enabled == feature)
+        };
+        let names = |enabled: &String| {
+            enabled
+                .split_once('/')
+                .is_some_and(|(of, it)| of.trim_end_matches('?') == device && it == feature)
+        };
+        let found =
+            package.dependencies.iter().any(enables) || package.features.values().flatten().any(names);
+        found.then(|| {
+            format!("{} may enable {feature} of {device} under [dev-dependencies] only", package.name)
+        })
+    })
 }
 
 /// Crates outside the folder of their layer.
@@ -282,8 +314,10 @@ mod tests {
                             name: (*d).to_owned(),
                             path: d.starts_with("copal").then(|| format!("/r/crates/{d}")),
                             kind: None,
+                            features: Vec::new(),
                         })
                         .collect(),
+                    features: BTreeMap::new(),
                 })
                 .collect(),
             resolve: Resolve {
@@ -333,6 +367,21 @@ mod tests {
         );
         metadata.packages[1].dependencies[0].kind = Some("dev".to_owned());
         assert!(faults(&order, &directories, &metadata).is_empty());
+    }
+
+    #[test]
+    fn the_emulated_disks_are_for_tests_and_simulators_only() {
+        let mut metadata = metadata(&[("copal-object", &["copal-device"]), ("copal-sim", &["copal-device"])]);
+        metadata.packages[1].dependencies[0].features = vec![EMULATED.1.to_owned()];
+        assert_eq!(emulations(&metadata).count(), 0, "a simulator may");
+        metadata.packages[0].dependencies[0].features = vec![EMULATED.1.to_owned()];
+        let fault = "copal-object may enable emulated of copal-device under [dev-dependencies] only";
+        assert_eq!(emulations(&metadata).collect::<Vec<_>>(), [fault]);
+        metadata.packages[0].dependencies[0].kind = Some("dev".to_owned());
+        assert_eq!(emulations(&metadata).count(), 0);
+        let enables = vec!["copal-device/emulated".to_owned()];
+        metadata.packages[0].features.insert("models".to_owned(), enables);
+        assert_eq!(emulations(&metadata).collect::<Vec<_>>(), [fault], "not by a feature of its own either");
     }
 
     #[test]

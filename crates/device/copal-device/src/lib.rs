@@ -1,8 +1,10 @@
 //! Devices: the storage interface below the object store.
 //!
-//! A [`Device`] takes reads, writes, flushes and discards and completes them in any order. Implementations
-//! are a preallocated file or block device ([`open_file`]), a memory device ([`MemoryDevice`]), and a device
-//! that records, crashes and fails on request ([`fault`], [`crash`]).
+//! A [`Device`] takes reads, writes, flushes and discards and completes them in any order. Implementations:
+//! - a preallocated file or block device ([`open_file`])
+//! - a memory device ([`MemoryDevice`])
+//! - a device that records, crashes and fails on request ([`fault`], [`crash`])
+//! - models of disks in virtual time (`emulated`, behind the feature of that name)
 //!
 //! The crash contract, which is all that upper layers may assume:
 //! - C1 a logical block is written completely or not at all; nothing larger is atomic.
@@ -17,8 +19,8 @@
 //! - C8 for all of these rules, a write through the page cache is a write of the logical blocks it touches.
 //!   It completes when the call returns.
 //!
-//! Not here: meaning of the bytes, free space, checksums (`copal-object`); models of disks in virtual time
-//! and measurements of real ones (not built yet).
+//! Not here: meaning of the bytes, free space, checksums (`copal-object`); measurements of real devices (not
+//! built yet).
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]
 
@@ -28,6 +30,8 @@ mod completion;
 pub mod conformance;
 pub mod crash;
 mod device;
+#[cfg(any(test, feature = "emulated"))]
+pub mod emulated;
 mod error;
 pub mod fault;
 mod file;

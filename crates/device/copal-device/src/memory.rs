@@ -9,6 +9,10 @@ use crate::{AlignedBuf, Completion, Device, DeviceCounters, Geometry, Image, Io,
 use parking_lot::RwLock;
 use std::sync::Arc;
 
+/// Content of discarded bytes in memory. Anything may be read there; a pattern exposes callers that rely on the
+/// old bytes.
+pub(crate) const DISCARDED: u8 = 0xd5;
+
 /// Geometry of devices in memory: 4 KiB blocks, durable at once, discards of a block or more.
 pub(crate) fn memory_geometry(size: u64) -> Geometry {
     Geometry {
@@ -61,8 +65,7 @@ impl MemoryDevice {
             IoKind::Read(buf) => self.image.read().read(at, buf),
             IoKind::Write { buf, .. } => self.image.write().write(at, buf),
             IoKind::Flush => {}
-            // From here on anything may be read; a pattern exposes callers that rely on the old bytes.
-            IoKind::Discard(len) => self.image.write().fill(at, *len, 0xd5),
+            IoKind::Discard(len) => self.image.write().fill(at, *len, DISCARDED),
             IoKind::WriteZeroes(len) => self.image.write().fill(at, *len, 0),
         }
         self.tally.count(kind);

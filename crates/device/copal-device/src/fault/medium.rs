@@ -7,14 +7,12 @@
 use super::FaultOptions;
 use super::inject::{Fault, FaultBudget, FlushFault, WriteFault};
 use crate::crash;
+use crate::memory::DISCARDED;
 use crate::random::DeviceRandom;
 use crate::record::{DeviceChange, DeviceHistory, HistoryEvent};
 use crate::{DeviceError, Image, IoKind};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-
-/// Content of discarded bytes: no format takes it for its own.
-const JUNK: u8 = 0xd5;
 
 /// Planned effect of a submitted command at its completion.
 pub(super) struct CommandPlan {
@@ -125,7 +123,7 @@ impl FaultMedium {
                 };
                 plan.meant = Some(meant);
             }
-            IoKind::Discard(len) => plan.meant = Some(DeviceChange::Fill { at, len: *len, byte: JUNK }),
+            IoKind::Discard(len) => plan.meant = Some(DeviceChange::Fill { at, len: *len, byte: DISCARDED }),
             IoKind::WriteZeroes(len) => plan.meant = Some(DeviceChange::Fill { at, len: *len, byte: 0 }),
             IoKind::Flush => {
                 let fault = self.flush_fault();
@@ -292,7 +290,7 @@ impl FaultMedium {
         let mut block = vec![0; self.block as usize];
         for from in (at..at + len).step_by(block.len()) {
             self.image.read(from, &mut block);
-            if block.iter().any(|byte| *byte != JUNK) {
+            if block.iter().any(|byte| *byte != DISCARDED) {
                 continue;
             }
             match parts.last_mut() {

@@ -6,6 +6,7 @@ mod basics;
 mod commands;
 mod conformance;
 mod draining;
+mod emulated;
 mod faults;
 mod files;
 mod flips;
