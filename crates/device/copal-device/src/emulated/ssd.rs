@@ -171,8 +171,10 @@ impl SsdModel {
     fn write(&mut self, start: u64, command: &ModelCommand) -> u64 {
         let units = self.units(command);
         let bytes = self.profile.unit_bytes;
-        let covered = command.at.div_ceil(bytes)..command.end() / bytes;
-        let partial = units.clone().filter(|unit| !covered.contains(unit));
+        let first = (!command.at.is_multiple_of(bytes)).then_some(units.start);
+        let last =
+            (!command.end().is_multiple_of(bytes)).then(|| units.end - 1).filter(|last| first != Some(*last));
+        let partial = first.into_iter().chain(last);
         self.counters.partial_units += partial.clone().count() as u64;
         let start = self.read_units(start, partial);
         let (written, rate) = match (&mut self.translation, &self.profile.translation) {

@@ -5,6 +5,8 @@ use crate::emulated::model::{CommandKind, ModelCommand};
 
 /// Unit of positions and lengths in a trace. It does not depend on the block of the device.
 const SECTOR: u64 = 512;
+/// Longest read or write that a line may name; the kernel splits at far less.
+const MOST_SECTORS: u32 = 1 << 21;
 
 /// Meaning of one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +85,9 @@ fn command_of(flags: &str, sector: &str, count: u32) -> Option<(bool, Option<Mod
     };
     if count == 0 {
         return preflush.then_some((true, None));
+    }
+    if count > MOST_SECTORS && kind != CommandKind::Discard {
+        return None;
     }
     let at = sector.parse::<u64>().ok()?.checked_mul(SECTOR)?;
     Some((preflush, Some(ModelCommand { kind, at, len: u64::from(count) * SECTOR })))

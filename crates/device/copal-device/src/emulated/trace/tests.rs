@@ -129,13 +129,14 @@ fn a_replay_hands_over_what_the_traced_device_had_and_no_more() {
 #[test]
 fn hostile_lines_are_counted_and_skipped() {
     let good = line(5, "issue", 8);
-    let bad: [&[u8]; 14] = [
+    let bad: [&[u8]; 15] = [
         b": block_rq_issue:",
         b": block_rq_issue: )",
         b"1.0: block_rq_issue: 7,0 R 1 () 99999999999999999999 + 8 [x]",
         b"1.0: block_rq_issue: 7,0 R 1 () 18446744073709551615 + 8 [x]",
         b"1.0: block_rq_issue: 7,0 R 1 () 8 + 4294967296 [x]",
         b"1.0: block_rq_issue: 7,0 R 1 () 8 8 [x]",
+        b"1.0: block_rq_issue: 7,0 W 1 () 8 + 4294967295 [x]",
         b"1.0: block_rq_issue: 7,99999999999 R 1 () 8 + 8 [x]",
         b"99999999999.0: block_rq_issue: 7,0 R 1 () 8 + 8 [x]",
         b"1.\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4: block_rq_issue: 7,0 R 1 () 8 + 8 [x]",
