@@ -97,6 +97,10 @@ fn of_device(path: &Path, error: copal_device::DeviceOpenError) -> Failure {
                  use `copal init --backend hostfs`, or --allow-cow to accept it"
             ),
         ),
+        DeviceOpenError::HostManaged { .. } => Failure::usage(format!(
+            "{name} is a host-managed zoned device, which takes writes in order only; make XFS with zones on it (Linux \
+             6.15) and use `copal init --backend hostfs` in a directory there, nothing was written"
+        )),
         DeviceOpenError::Volatile { file_system, .. } => Failure::plain(
             "volatile",
             format!(
@@ -255,6 +259,16 @@ mod tests {
             volumes.get(vid, name.as_bytes(), 0..u64::MAX, &ReadOptions::default())?;
         }
         Ok(())
+    }
+
+    #[test]
+    fn a_host_managed_device_is_refused_and_the_way_that_exists_is_named() {
+        let path = Path::new("/dev/sdz");
+        let source = copal_device::DeviceOpenError::HostManaged { path: path.display().to_string() };
+        let failure = Failure::from(NodeError::Objects { path: path.to_owned(), source: source.into() });
+        assert_eq!(failure.exit_code, exit::USAGE);
+        let sentence = failure.sentence;
+        assert!(sentence.contains("XFS") && sentence.contains("--backend hostfs"), "{sentence}");
     }
 
     /// Symptom: layers above the device reported a transient system error as damage (20), or as no repository

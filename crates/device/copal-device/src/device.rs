@@ -20,6 +20,18 @@ pub enum IoClass {
     Background,
 }
 
+/// Rules for writes to a device that is divided into zones (SMR disks, ZNS drives).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ZonedModel {
+    /// No zones, or none that the host sees.
+    #[default]
+    None,
+    /// Any write works; a write at the end of its zone is cheaper.
+    HostAware,
+    /// A write works at the end of its zone only.
+    HostManaged,
+}
+
 /// Properties of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
@@ -40,6 +52,10 @@ pub struct Geometry {
     /// Discarded and cut-off ranges go back to the host, which may use them for other files. Call
     /// [`Device::reserve`] before writing there again.
     pub gives_back: bool,
+    /// Rules of its zones.
+    pub zoned: ZonedModel,
+    /// Bytes of a zone; 0 without zones.
+    pub zone_bytes: u64,
 }
 
 /// Kind of an I/O, with its data.

@@ -193,6 +193,15 @@ pub enum DeviceOpenError {
         /// Name of the file system.
         file_system: &'static str,
     },
+    /// A zoned device that takes writes in the order of its zones only; a store writes anywhere.
+    #[error(
+        "{path} is a host-managed zoned device, which takes writes in order only; make XFS with zones on it and use a \
+         directory there"
+    )]
+    HostManaged {
+        /// As given by the caller.
+        path: String,
+    },
     /// Its file system is in memory.
     #[error("{path} is on {file_system}, which loses everything at a reboot; use a disk or accept the loss")]
     Volatile {

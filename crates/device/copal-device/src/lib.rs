@@ -43,7 +43,7 @@ mod tally;
 
 pub use buffer::{AlignedBuf, BUFFER_ALIGNMENT, KeptLimit};
 pub use completion::{Completer, Completion, CompletionDriver};
-pub use device::{Device, DeviceCounters, Geometry, Io, IoClass, IoDone, IoKind, PageCache};
+pub use device::{Device, DeviceCounters, Geometry, Io, IoClass, IoDone, IoKind, PageCache, ZonedModel};
 pub use error::{DeviceError, DeviceOpenError};
 pub use file::{FileOptions, mounted_on, open_file, overlap_in_use, share_bytes};
 pub use image::Image;

@@ -5,7 +5,10 @@
 use crate::device::{check_inside, check_io, check_range};
 use crate::error::DeviceError;
 use crate::tally::IoTally;
-use crate::{AlignedBuf, Completion, Device, DeviceCounters, Geometry, Image, Io, IoDone, IoKind, PageCache};
+use crate::{
+    AlignedBuf, Completion, Device, DeviceCounters, Geometry, Image, Io, IoDone, IoKind, PageCache,
+    ZonedModel,
+};
 use parking_lot::RwLock;
 use std::sync::Arc;
 
@@ -24,6 +27,8 @@ pub(crate) fn memory_geometry(size: u64) -> Geometry {
         fua: true,
         discard_unit: 4096,
         gives_back: true,
+        zoned: ZonedModel::None,
+        zone_bytes: 0,
     }
 }
 

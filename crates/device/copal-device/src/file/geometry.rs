@@ -2,11 +2,11 @@
 
 use super::block;
 use super::target::{MAX_IO, TargetKind};
-use crate::Geometry;
+use crate::{Geometry, ZonedModel};
 use rustix::fd::AsFd;
 use rustix::fs::{AtFlags, StatxFlags};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Block size if neither `statx` nor sysfs reports one.
 const FALLBACK_BLOCK: u32 = 4096;
@@ -45,7 +45,12 @@ pub(super) fn geometry(
         TargetKind::Block => (block::size(&file)?, stat.st_rdev),
         TargetKind::File { .. } => (stat.st_size as u64, stat.st_dev),
     };
-    let queue = DiskQueue::of(device);
+    let queue = DiskQueue::of(Path::new("/sys"), device);
+    let (zoned, zone_bytes) = match kind {
+        TargetKind::Block => queue.zones(),
+        // The file system below follows the rules of the zones.
+        TargetKind::File { .. } => (ZonedModel::None, 0),
+    };
     let discard_unit = match kind {
         TargetKind::File { punch_holes: false } => 0,
         TargetKind::File { punch_holes: true } => FALLBACK_BLOCK.max(alignment.offset),
@@ -60,6 +65,8 @@ pub(super) fn geometry(
         fua: queue.number("fua") == Some(1),
         discard_unit,
         gives_back: kind != TargetKind::Block,
+        zoned,
+        zone_bytes,
     })
 }
 
@@ -67,9 +74,10 @@ pub(super) fn geometry(
 struct DiskQueue(Option<PathBuf>);
 
 impl DiskQueue {
-    fn of(device: rustix::fs::Dev) -> DiskQueue {
+    /// The queue of a disk or of the disk of a partition, in the sysfs that is mounted at `sysfs`.
+    fn of(sysfs: &Path, device: rustix::fs::Dev) -> DiskQueue {
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-        let disk = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+        let disk = sysfs.join(format!("dev/block/{major}:{minor}"));
         // A partition has no queue of its own; its disk is the parent directory of the link's target.
         let candidates = [disk.join("queue"), disk.join("../queue")];
         DiskQueue(candidates.into_iter().find(|path| path.is_dir()))
@@ -82,5 +90,66 @@ impl DiskQueue {
 
     fn number(&self, name: &str) -> Option<u32> {
         self.text(name)?.parse().ok()
+    }
+
+    /// Rules of the zones, and bytes of a zone.
+    ///
+    /// A word of a later kernel counts as host-managed. Its rules are not known here: a store that breaks them
+    /// fails in the middle of its life, a refusal costs one question.
+    fn zones(&self) -> (ZonedModel, u64) {
+        let model = match self.text("zoned").as_deref() {
+            None | Some("none") => return (ZonedModel::None, 0),
+            Some("host-aware") => ZonedModel::HostAware,
+            Some(_) => ZonedModel::HostManaged,
+        };
+        // On a disk without zones the same file holds the stripe of an array.
+        (model, self.number("chunk_sectors").map_or(0, |sectors| u64::from(sectors) * 512))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::makedev;
+
+    /// A sysfs with one disk, 8:0, and its partition, 8:1.
+    fn sysfs_of(queue: &[(&str, &str)]) -> tempfile::TempDir {
+        let sysfs = tempfile::tempdir().unwrap();
+        let disk = sysfs.path().join("devices/sda");
+        std::fs::create_dir_all(disk.join("queue")).unwrap();
+        std::fs::create_dir_all(disk.join("sda1")).unwrap();
+        std::fs::create_dir_all(sysfs.path().join("dev/block")).unwrap();
+        for (link, target) in [("8:0", "sda"), ("8:1", "sda/sda1")] {
+            let target = Path::new("../../devices").join(target);
+            std::os::unix::fs::symlink(target, sysfs.path().join("dev/block").join(link)).unwrap();
+        }
+        for (name, text) in queue {
+            std::fs::write(disk.join("queue").join(name), format!("{text}\n")).unwrap();
+        }
+        sysfs
+    }
+
+    #[test]
+    fn zones_are_read_for_disks_and_for_their_partitions() {
+        let cases = [
+            (vec![("zoned", "none"), ("chunk_sectors", "1024")], (ZonedModel::None, 0)),
+            (vec![("zoned", "host-aware"), ("chunk_sectors", "524288")], (ZonedModel::HostAware, 256 << 20)),
+            (
+                vec![("zoned", "host-managed"), ("chunk_sectors", "524288")],
+                (ZonedModel::HostManaged, 256 << 20),
+            ),
+            (vec![("zoned", "host-managed"), ("chunk_sectors", "x")], (ZonedModel::HostManaged, 0)),
+            (vec![("zoned", "a word of a later kernel")], (ZonedModel::HostManaged, 0)),
+            (vec![("zoned", "")], (ZonedModel::HostManaged, 0)),
+            (vec![], (ZonedModel::None, 0)),
+        ];
+        for (queue, expected) in cases {
+            let sysfs = sysfs_of(&queue);
+            for minor in [0, 1] {
+                let found = DiskQueue::of(sysfs.path(), makedev(8, minor)).zones();
+                assert_eq!(found, expected, "{queue:?}, minor {minor}");
+            }
+            assert_eq!(DiskQueue::of(sysfs.path(), makedev(9, 0)).zones(), (ZonedModel::None, 0));
+        }
     }
 }

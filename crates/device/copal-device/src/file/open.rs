@@ -12,7 +12,7 @@ use super::geometry::{DirectAlignment, alignment, geometry};
 use super::overlap::overlap_in_use;
 use super::target::{FileTarget, TargetKind};
 use crate::error::DeviceOpenError;
-use crate::{BUFFER_ALIGNMENT, Geometry};
+use crate::{BUFFER_ALIGNMENT, Geometry, ZonedModel};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -133,9 +133,10 @@ fn prepare(
     }
     let direct = if volatile { None } else { make_direct(path, &fd, kind)? };
     let geometry = geometry(&fd, kind, direct.unwrap_or(BUFFERED)).map_err(failed)?;
+    let geometry = usable(path, geometry, options.read_only)?;
     make_durable(path, options, &fd, kind)?;
     let cached = open_cached(path, options, &fd);
-    let target = FileTarget::new(fd, kind, geometry_checked(path, geometry)?, options.read_only);
+    let target = FileTarget::new(fd, kind, geometry, options.read_only);
     Ok(target.with_cached(cached))
 }
 
@@ -178,7 +179,11 @@ fn make_direct(
     Ok(None)
 }
 
-fn geometry_checked(path: &Path, geometry: Geometry) -> Result<Geometry, DeviceOpenError> {
+/// Refuses a device on which a store cannot work.
+fn usable(path: &Path, geometry: Geometry, read_only: bool) -> Result<Geometry, DeviceOpenError> {
+    if geometry.zoned == ZonedModel::HostManaged && !read_only {
+        return Err(DeviceOpenError::HostManaged { path: path.display().to_string() });
+    }
     if geometry.logical_block.is_power_of_two() {
         return Ok(geometry);
     }
@@ -216,4 +221,22 @@ fn make_durable(
             Err(error) => return Err(failed(error.into())),
         };
     rustix::fs::fsync(&directory).map_err(|error| failed(error.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::memory_geometry;
+
+    #[test]
+    fn a_host_managed_device_is_refused_before_the_first_write() {
+        let path = Path::new("/dev/sdz");
+        let of = |zoned| Geometry { zoned, zone_bytes: 256 << 20, ..memory_geometry(1 << 40) };
+        let refused = usable(path, of(ZonedModel::HostManaged), false).unwrap_err();
+        assert!(matches!(refused, DeviceOpenError::HostManaged { .. }) && !refused.is_retryable());
+        let sentence = refused.to_string();
+        assert!(sentence.starts_with("/dev/sdz is a host-managed") && sentence.contains("XFS"), "{sentence}");
+        assert!(usable(path, of(ZonedModel::HostManaged), true).is_ok(), "to look at it is harmless");
+        assert!(usable(path, of(ZonedModel::HostAware), false).is_ok());
+    }
 }

@@ -23,7 +23,7 @@
 
 use copal_device::{
     AlignedBuf, Completion, Device, DeviceCounters, DeviceError, DeviceOpenError, Geometry, Io, IoDone,
-    IoKind, PageCache,
+    IoKind, PageCache, ZonedModel,
 };
 use parking_lot::{Condvar, Mutex};
 use std::{
@@ -453,6 +453,8 @@ impl Device for HostFiles {
             fua: false,
             discard_unit: 4096,
             gives_back: true,
+            zoned: ZonedModel::None,
+            zone_bytes: 0,
         }
     }
 
