@@ -7,7 +7,10 @@
 use crate::machine::{self, Machine};
 use anyhow::{Context, Result};
 use serde::Serialize;
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 use xtask::table::Table;
 
 /// One measured number.
@@ -97,6 +100,16 @@ impl Report {
         });
     }
 
+    /// Prints the report as JSON and writes it below `root` as the latest results of `suite`.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    #[expect(clippy::print_stdout, reason = "the output for programs")]
+    pub fn finish_as_json(&self, root: &Path, suite: &str) -> Result<()> {
+        println!("{}", serde_json::to_string_pretty(self)?);
+        self.store(root, suite).map(drop)
+    }
+
     /// Prints the rows and writes them below `root` as the latest results of `suite`.
     ///
     /// # Errors
@@ -114,14 +127,20 @@ impl Report {
             table.row([row.name.clone(), number(row.value), row.unit.clone(), target, verdict.to_owned()]);
         }
         println!("\n{table}");
+        let path = self.store(root, suite)?;
+        let missed = self.rows.iter().filter(|row| row.ok == Some(false)).count();
+        println!("{} rows, {missed} targets missed, written to {}", self.rows.len(), path.display());
+        Ok(())
+    }
+
+    /// Writes the report; returns the file.
+    fn store(&self, root: &Path, suite: &str) -> Result<PathBuf> {
         let directory = root.join("bench/results/latest");
         fs::create_dir_all(&directory).context("creating bench/results/latest")?;
         let path = directory.join(format!("{suite}.json"));
         fs::write(&path, serde_json::to_string_pretty(self)?)
             .with_context(|| format!("writing {}", path.display()))?;
-        let missed = self.rows.iter().filter(|row| row.ok == Some(false)).count();
-        println!("{} rows, {missed} targets missed, written to {}", self.rows.len(), path.display());
-        Ok(())
+        Ok(path)
     }
 }
 
