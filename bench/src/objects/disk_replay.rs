@@ -47,6 +47,12 @@ pub(crate) struct Options {
     /// Size of the disk over which its head moves; larger if the trace has later addresses
     #[arg(long, value_name = "GIB", default_value_t = 1024)]
     disk_gib: u64,
+    /// Give the hard disk a memory of the track: a read that continues the last one takes its transfer only
+    #[arg(long)]
+    read_ahead: bool,
+    /// Give the hard disk a volatile write cache, which a flush empties in one sweep
+    #[arg(long, value_name = "MIB", default_value_t = 0)]
+    write_cache_mib: u64,
     /// Print the results as JSON instead of a table
     #[arg(long)]
     json: bool,
@@ -60,13 +66,22 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         let end = commands.iter().map(|traced| traced.command.end()).max().unwrap_or(0);
         let size = options.disk_gib.saturating_mul(1 << 30).max(end).max(1 << 20);
         let mut model: Box<dyn DiskModel> = match options.on {
-            ReplayDisk::Hdd => Box::new(HddModel::new(size, HddProfile::default())),
+            ReplayDisk::Hdd => Box::new(HddModel::new(size, disk(options))),
             ReplayDisk::Ssd => Box::new(SsdModel::new(size, SsdProfile::default())),
         };
         let summary = ReplaySummary::replay(commands, &mut *model);
         add_rows(&mut report, &name_of(path), &summary);
     }
     if options.json { report.finish_as_json(root, "disk-replay") } else { report.finish(root, "disk-replay") }
+}
+
+/// The hard disk with the switches of the command line.
+fn disk(options: &Options) -> HddProfile {
+    HddProfile {
+        read_ahead: options.read_ahead,
+        write_cache_bytes: options.write_cache_mib.saturating_mul(1 << 20),
+        ..HddProfile::default()
+    }
 }
 
 /// Reads a trace, packed or not.

@@ -91,6 +91,31 @@ fn without_completions_commands_close_together_in_time_were_in_the_device_togeth
         (1029, "issue", 32),
     ];
     assert_eq!(ahead(&lines), [0, 1, 2, 0, 1]);
+    // The parts of one long read, as a kernel issued them.
+    let parts = [(831, 0), (861, 1024), (2051, 2048), (2068, 3072), (2924, 4096)];
+    let text: String = parts
+        .iter()
+        .map(|(micros, sector)| {
+            format!("dd-1 [1] 1.{micros:06}: block_rq_issue: 7,0 RS 524288 () {sector} + 1024 be,0,4 [dd]\n")
+        })
+        .collect();
+    let ahead: Vec<u32> = read(text.as_bytes()).commands(LOOP).iter().map(|traced| traced.ahead).collect();
+    assert_eq!(ahead, [0, 1, 0, 1, 0]);
+}
+
+/// The kernel completes the data of a durable write, flushes, and completes the same command again, without bytes.
+#[test]
+fn a_durable_write_without_fua_ends_once() {
+    let text = b"dd-1 [1] 1.000001: block_rq_issue: 7,0 WS 524288 () 0 + 1024 be,0,4 [dd]
+dd-1 [1] 1.000002: block_rq_issue: 7,0 WS 524288 () 1024 + 1024 be,0,4 [dd]
+ksoftirqd/1-22 [1] 1.000100: block_rq_complete: 7,0 WS () 0 + 1024 be,0,4 [0]
+kworker/1:1H-44 [1] 1.000101: block_rq_issue: 7,0 FF 0 () 0 + 0 none,0,0 [kworker/1:1H]
+ksoftirqd/1-22 [1] 1.000200: block_rq_complete: 7,0 FF () 18446744073709551615 + 0 none,0,0 [0]
+ksoftirqd/1-22 [1] 1.000201: block_rq_complete: 7,0 WS () 0 + 0 be,0,4 [0]
+dd-1 [1] 1.000202: block_rq_issue: 7,0 WS 524288 () 2048 + 1024 be,0,4 [dd]
+";
+    let ahead: Vec<u32> = read(text).commands(LOOP).iter().map(|traced| traced.ahead).collect();
+    assert_eq!(ahead, [0, 1, 1, 1]);
 }
 
 #[test]
