@@ -56,6 +56,9 @@ pub struct Geometry {
     pub zoned: ZonedModel,
     /// Bytes of a zone; 0 without zones.
     pub zone_bytes: u64,
+    /// A command at another place waits for a turning disk: reading through a gap costs less than a second
+    /// command.
+    pub rotational: bool,
 }
 
 /// Kind of an I/O, with its data.

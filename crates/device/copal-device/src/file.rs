@@ -23,6 +23,7 @@ use crate::device::{check_inside, check_io, check_range};
 use crate::error::{DeviceError, DeviceOpenError};
 use crate::tally::IoTally;
 use crate::{AlignedBuf, Completion, Device, DeviceCounters, Geometry, Io, IoDone, IoKind, PageCache};
+pub use geometry::is_on_rotational_disk;
 pub use overlap::{mounted_on, overlap_in_use, share_bytes};
 use pread::ThreadPool;
 use queue::{IoJob, JobQueue, JobReply, ResultBatch};

@@ -45,7 +45,7 @@ pub use buffer::{AlignedBuf, BUFFER_ALIGNMENT, KeptLimit};
 pub use completion::{Completer, Completion, CompletionDriver};
 pub use device::{Device, DeviceCounters, Geometry, Io, IoClass, IoDone, IoKind, PageCache, ZonedModel};
 pub use error::{DeviceError, DeviceOpenError};
-pub use file::{FileOptions, mounted_on, open_file, overlap_in_use, share_bytes};
+pub use file::{FileOptions, is_on_rotational_disk, mounted_on, open_file, overlap_in_use, share_bytes};
 pub use image::Image;
 pub use memory::MemoryDevice;
 pub use record::DeviceHistory;

@@ -29,6 +29,7 @@ pub(crate) fn memory_geometry(size: u64) -> Geometry {
         gives_back: true,
         zoned: ZonedModel::None,
         zone_bytes: 0,
+        rotational: false,
     }
 }
 

@@ -53,7 +53,10 @@ pub use interface::{
     ObjectStat, OlderState, OpenOptions, ReadCheck, RecoveryReport, StoreSpace, WritableSpace,
     error::{StoreError, StoreOpenError},
 };
-pub use object::writer::{ObjectWriter, StagedObject};
+pub use object::{
+    ranges::ObjectRangeSink,
+    writer::{ObjectWriter, StagedObject},
+};
 pub use resize::{
     grow::{SpaceReservation, SystemLoan},
     shrink::ShrinkReport,

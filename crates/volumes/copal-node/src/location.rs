@@ -47,6 +47,8 @@ pub struct StoreOptions {
     pub allow_cow: bool,
     /// Accept a file system in memory.
     pub allow_volatile: bool,
+    /// Largest distance in bytes at which two reads of objects become one; `None`: by kind of device.
+    pub gap_bytes: Option<u64>,
 }
 
 impl StoreOptions {
@@ -56,6 +58,7 @@ impl StoreOptions {
             max_size_bytes: self.limit_bytes,
             accept_tail_loss: self.accept_tail_loss,
             salvage: false,
+            gap_bytes: self.gap_bytes,
         }
     }
 

@@ -80,6 +80,10 @@ pub(crate) struct CommonArgs {
     /// Accept a repository on a file system in memory (tmpfs), which a reboot empties
     #[arg(long, global = true)]
     pub(crate) allow_volatile: bool,
+    /// Read two places of the disk with one command if they are at most this far apart (default: 1M on a disk
+    /// that turns, 64K elsewhere). For recordings on one kind of disk that are replayed on another
+    #[arg(long, global = true, value_name = "SIZE", value_parser = human::parse_bytes, hide_short_help = true)]
+    pub(crate) read_gap: Option<u64>,
     /// Write every look-up in the engine to a new file, one line per key, for the simulator of filter rules
     /// (`copal-sim rules --trace`). The file has as many lines as the backup has chunks
     #[arg(long, global = true, value_name = "FILE", hide_short_help = true)]
@@ -123,6 +127,7 @@ impl CommonArgs {
             force_pread: self.no_io_uring,
             allow_cow: self.allow_cow,
             allow_volatile: self.allow_volatile,
+            gap_bytes: self.read_gap,
         }
     }
 }

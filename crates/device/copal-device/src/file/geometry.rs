@@ -34,6 +34,9 @@ pub(super) fn alignment(file: impl AsFd, kind: TargetKind) -> io::Result<Option<
     Ok(Some(DirectAlignment { memory: offset, offset }))
 }
 
+/// Where the kernel's view of devices is mounted.
+const SYSFS: &str = "/sys";
+
 /// The geometry of an open target.
 pub(super) fn geometry(
     file: impl AsFd,
@@ -45,7 +48,7 @@ pub(super) fn geometry(
         TargetKind::Block => (block::size(&file)?, stat.st_rdev),
         TargetKind::File { .. } => (stat.st_size as u64, stat.st_dev),
     };
-    let queue = DiskQueue::of(Path::new("/sys"), device);
+    let queue = DiskQueue::of(Path::new(SYSFS), device);
     let (zoned, zone_bytes) = match kind {
         TargetKind::Block => queue.zones(),
         // The file system below follows the rules of the zones.
@@ -67,7 +70,15 @@ pub(super) fn geometry(
         gives_back: kind != TargetKind::Block,
         zoned,
         zone_bytes,
+        rotational: queue.is_rotational(),
     })
+}
+
+/// Whether an open file or directory is on a turning disk, as far as the system reports. `false` where the
+/// file system hides its disk.
+#[must_use]
+pub fn is_on_rotational_disk(file: impl AsFd) -> bool {
+    rustix::fs::fstat(file).is_ok_and(|stat| DiskQueue::of(Path::new(SYSFS), stat.st_dev).is_rotational())
 }
 
 /// The directory in sysfs that describes a disk's request queue.
@@ -81,6 +92,10 @@ impl DiskQueue {
         // A partition has no queue of its own; its disk is the parent directory of the link's target.
         let candidates = [disk.join("queue"), disk.join("../queue")];
         DiskQueue(candidates.into_iter().find(|path| path.is_dir()))
+    }
+
+    fn is_rotational(&self) -> bool {
+        self.number("rotational") == Some(1)
     }
 
     fn text(&self, name: &str) -> Option<String> {

@@ -5,8 +5,8 @@
 //! - All keys are looked up at one sequence of one view, so the answers are consistent.
 //! - Each key is searched in the runs as in a single look-up, newest first, one run at a time: never more
 //!   reads than one by one. In each round all pages that keys wait for are read in one batch, each page once.
-//! - At most [`BATCH`] reads and [`BATCH_BYTES`] are in flight at a time. Those of pages are charged, and
-//!   fewer are issued if memory is short.
+//! - Pages of at most [`BATCH`] keys, and [`IN_FLIGHT_BYTES`] of values, are in flight at a time. Pages are
+//!   charged, and fewer are read together if memory is short.
 //! - At most [`KEYS`] keys of the caller, with [`KEY_BYTES`], are looked up together.
 //!
 //! Not here: filters of partitions without loaded units, which each probe loads for itself (`table::filter`).
@@ -30,14 +30,16 @@ use copal_filter::KeyHash;
 use copal_object::{ObjectId, StoreError};
 use std::{
     collections::{HashMap, HashSet},
-    ops::Range,
+    ops::{ControlFlow, Range},
     sync::Arc,
 };
 
-/// Most reads of one batch.
+/// Most keys whose pages are read together.
 const BATCH: usize = 128;
-/// Most bytes of one batch, unless one read is larger.
-const BATCH_BYTES: u64 = 1 << 20;
+/// Memory for the pages of a key.
+const KEY_PAGES_BYTES: u64 = 16 << 10;
+/// Most bytes of values in flight, unless one value is larger.
+const IN_FLIGHT_BYTES: u64 = 1 << 20;
 
 /// Most keys that are looked up together.
 const KEYS: usize = 1024;
@@ -146,23 +148,22 @@ fn look_up_together(
     answers
 }
 
-/// Reads all of `reads` together, in batches of limited size; answers in their order.
-fn read_together(engine: &Engine, reads: &[(ObjectId, Range<u64>)]) -> Vec<Result<Bytes, StoreError>> {
-    let mut answers = Vec::with_capacity(reads.len());
-    let mut rest = reads;
-    while !rest.is_empty() {
-        let mut bytes = 0;
-        let fits = |(_, range): &&(ObjectId, Range<u64>)| {
-            bytes += range.end - range.start;
-            bytes <= BATCH_BYTES
-        };
-        let count = rest.iter().take(BATCH).take_while(fits).count().max(1);
-        let (batch, after) = rest.split_at(count);
-        EngineCounters::add(&engine.counters.read_batches, 1);
-        EngineCounters::add(&engine.counters.batched_reads, batch.len() as u64);
-        answers.extend(engine.objects.read_many(batch, IoClass::Foreground).wait());
-        rest = after;
+/// Reads all of `reads` together; answers in their order.
+fn read_together(
+    engine: &Engine,
+    reads: &[(ObjectId, Range<u64>)],
+    in_flight_bytes: u64,
+) -> Vec<Result<Bytes, StoreError>> {
+    if reads.is_empty() {
+        return Vec::new();
     }
+    EngineCounters::add(&engine.counters.read_batches, 1);
+    EngineCounters::add(&engine.counters.batched_reads, reads.len() as u64);
+    let mut answers: Vec<_> = reads.iter().map(|(object, _)| Err(StoreError::NotFound(*object))).collect();
+    engine.objects.read_many(reads, in_flight_bytes, IoClass::Foreground, &mut |index, answer| {
+        answers[index] = answer;
+        ControlFlow::Continue(())
+    });
     answers
 }
 
@@ -254,11 +255,10 @@ impl MultiGet<'_> {
     /// How many of `wanted` probes may be searched together, and the charge for their pages. Fewer if memory
     /// is short, but at least one, like a single look-up.
     fn room_for_pages(&self, wanted: usize) -> (usize, MemoryCharge) {
-        const PAGES: u64 = 16 << 10;
         let budget = &self.engine.budget;
-        let fitting = budget.room_for(Memory::Reads) / PAGES;
+        let fitting = budget.room_for(Memory::Reads) / KEY_PAGES_BYTES;
         let count = (fitting as usize).clamp(1, wanted.clamp(1, BATCH));
-        (count, budget.charge(Memory::Reads, count as u64 * PAGES))
+        (count, budget.charge(Memory::Reads, count as u64 * KEY_PAGES_BYTES))
     }
 
     /// Gets the index pages of all probes, then their blocks, each read once; then searches.
@@ -346,7 +346,7 @@ impl MultiGet<'_> {
                 reads.push((item.object(), range(item)));
             }
         }
-        let read = read_together(self.engine, &reads);
+        let read = read_together(self.engine, &reads, items.len() as u64 * KEY_PAGES_BYTES);
         for ((name, item), bytes) in wanted.into_iter().zip(read) {
             let made = match bytes {
                 Ok(bytes) => make(item, &bytes).map_err(Into::into),
@@ -380,7 +380,7 @@ impl MultiGet<'_> {
     fn read_separated(&mut self) {
         let separated = std::mem::take(&mut self.separated);
         let reads: Vec<_> = separated.iter().map(|value| value.planned.range()).collect();
-        let read = read_together(self.engine, &reads);
+        let read = read_together(self.engine, &reads, IN_FLIGHT_BYTES);
         for ((value, (object, range)), bytes) in separated.into_iter().zip(reads).zip(read) {
             let answer = value.planned.take(bytes).or_else(|error| {
                 if !error.is_corruption() {

@@ -139,11 +139,11 @@ fn many_keys_cost_the_reads_of_each_in_a_few_batches() {
     }
     let batched = after.batched_reads - one_by_one.batched_reads;
     let batches = after.read_batches - one_by_one.read_batches;
-    assert!(reads_together <= reads_alone, "{reads_together} reads, {reads_alone} one by one");
+    assert!(reads_together <= reads_alone / 2, "{reads_together} reads, {reads_alone} one by one");
     assert!(batched > 180, "{batched} of {reads_together} reads went in batches");
     assert!(batches <= 12, "{batches} batches for {batched} reads");
     let most = queue.most.load(SeqCst);
-    assert!(most >= 64, "{most} reads were under way at once");
+    assert!(most >= 16, "{most} reads were under way at once");
     assert_eq!(after.gets - one_by_one.gets, 200);
 }
 

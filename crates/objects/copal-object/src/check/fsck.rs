@@ -339,7 +339,7 @@ fn check_object(
             let sums = object.map.sums_of(extent.at, unit);
             for (chunk, sums) in chunks(extent.run, sums, unit) {
                 // Bytes still being written belong to a commit newer than this check.
-                if store.state.lock().commit.is_in_flight(chunk) {
+                if store.state.lock().is_unwritten(chunk) {
                     continue;
                 }
                 let units = match damaged_units(&source, chunk, sums, unit) {

@@ -136,6 +136,9 @@ pub struct OpenOptions {
     /// last, a truncated store, and one whose pages have two owners. Only with `read_only`; lost data shows
     /// when it is read.
     pub salvage: bool,
+    /// Largest distance in bytes at which two reads become one. Default: by kind of device, see
+    /// [`Store::gap_bytes`](crate::Store::gap_bytes).
+    pub gap_bytes: Option<u64>,
 }
 
 /// Result of recovery.

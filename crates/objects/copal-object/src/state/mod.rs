@@ -43,6 +43,8 @@ pub(crate) struct StoreShape {
     pub(crate) salvage: bool,
     pub(crate) max_size_bytes: u64,
     pub(crate) geometry: Geometry,
+    /// See `Store::gap_bytes`.
+    pub(crate) gap_bytes: u64,
     /// Pages of the smallest stream extent.
     pub(crate) stream_extent_pages: u64,
     pub(crate) broken: BrokenRule,

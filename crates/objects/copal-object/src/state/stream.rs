@@ -262,6 +262,11 @@ impl StreamState {
         self.raw_extents.remove(&pin);
     }
 
+    /// Pages in use as raw extents.
+    pub(crate) fn raw_extent_runs(&self) -> impl Iterator<Item = PageRun> + '_ {
+        self.raw_extents.values().map(|&(_, run)| run)
+    }
+
     pub(crate) fn is_raw_extent(&self, stream: u64, run: PageRun) -> bool {
         self.raw_extents.values().any(|held| *held == (stream, run))
     }

@@ -14,7 +14,10 @@ use crate::{
     commit::{clean_mark, sync, transaction},
     engine::close,
     format::{run::pages_of, superblock::BACKEND_HOSTFS},
-    object::read,
+    object::{
+        ranges::{self, ObjectRangeSink},
+        read,
+    },
     open::{self, OpenOverrides, StoreBackend},
     resize::{grow, shrink},
     state::{StoreCore, entropy::EntropySource},
@@ -24,6 +27,10 @@ use crate::{
 use bytes::Bytes;
 use copal_device::{Completion, Device, DeviceCounters, IoClass};
 use std::{ops::Range, path::Path, sync::Arc};
+
+/// Bounds of read-ahead.
+const READ_AHEAD_BYTES_LEAST: u64 = 256 << 10;
+const READ_AHEAD_BYTES_MOST: u64 = 8 << 20;
 
 /// Journal of a store of files; the file system below has its own journal in addition.
 const FILES_JOURNAL_BYTES: u64 = 8 << 20;
@@ -118,13 +125,37 @@ impl Store {
         read::read(&self.inner, id, &range, class)
     }
 
-    /// Runs several reads at the same time.
+    /// Reads many ranges, each as [`Store::read`] does. They are sorted by their place on the device, and
+    /// neighbours at most [`Store::gap_bytes`] apart are read by one command, so a caller hands over all
+    /// ranges that it knows it needs.
+    ///
+    /// `sink` gets each range once, on this thread, in the order in which the reads end, and may use the
+    /// store. Damage affects only the ranges on it. Ranges may overlap, be empty, reversed (empty as well), or
+    /// pass the end of the object. Commands and unanswered bytes take at most `budget_bytes` of memory, or
+    /// those of one range if that is longer; planning takes at most 5 MiB more. An answer may keep eight times
+    /// its bytes in memory.
     pub fn read_many(
         &self,
         reads: &[(ObjectId, Range<u64>)],
+        budget_bytes: u64,
         class: IoClass,
-    ) -> Completion<Vec<Result<Bytes, StoreError>>> {
-        Completion::join(read::read_many(&self.inner, reads, class))
+        sink: &mut ObjectRangeSink<'_>,
+    ) {
+        ranges::read_many(&self.inner, reads, budget_bytes, class, sink);
+    }
+
+    /// Largest distance in bytes at which the store reads two ranges with one command: what the device reads
+    /// through in the time of another access. As given at opening. Otherwise 1 MiB on a turning disk (2 MiB
+    /// if it is emulated), and 64 KiB elsewhere.
+    #[must_use]
+    pub fn gap_bytes(&self) -> u64 {
+        self.inner.shape.gap_bytes
+    }
+
+    /// Bytes to read at once when more of them will be wanted: four gaps, between 256 KiB and 8 MiB.
+    #[must_use]
+    pub fn read_ahead_bytes(&self) -> u64 {
+        self.inner.shape.gap_bytes.saturating_mul(4).clamp(READ_AHEAD_BYTES_LEAST, READ_AHEAD_BYTES_MOST)
     }
 
     /// Writes a large immutable object piece by piece; `Op::Publish` gives it its id, which must be free by

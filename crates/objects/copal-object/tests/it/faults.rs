@@ -1,6 +1,9 @@
 //! Devices that fail: fencing, damage on reads, orders of completion.
 
-use crate::basics::{bytes, commit, open, plain, stream};
+use crate::{
+    basics::{bytes, commit, open, plain, stream},
+    ranges::read_many,
+};
 use copal_device::{Device, Image, IoClass, fault::*};
 use copal_object::*;
 use copal_testkit::FailingReads;
@@ -120,7 +123,7 @@ fn a_read_of_bytes_in_flight_returns_them() {
                     .wait()
                     .unwrap();
             }
-            let found = store.read_many(&[(id, 9300..9400), (id, 0..10)], IoClass::Background).wait();
+            let found = read_many(&store, &[(id, 9300..9400), (id, 0..10)], 1 << 20);
             assert_eq!(found[0].as_ref().unwrap(), &bytes(100, 3));
             assert_eq!(found[1].as_ref().unwrap(), &bytes(9000, 1).slice(..10));
             commit(&store, vec![Op::Delete { id }]);

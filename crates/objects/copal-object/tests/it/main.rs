@@ -17,6 +17,7 @@ mod model;
 mod opening;
 mod passing;
 mod pipeline;
+mod ranges;
 mod shrink;
 mod space;
 mod stuck;

@@ -68,6 +68,10 @@ pub(crate) trait StoreDirectory: Send + Sync {
     fn reserve_bytes(&self) -> u64;
     /// Resizes the reserve to `bytes`.
     fn keep_reserve(&self, bytes: u64) -> io::Result<()>;
+    /// Whether the file system's disk turns.
+    fn is_rotational(&self) -> bool {
+        false
+    }
 }
 
 /// Names that are numbers, ascending.
@@ -227,6 +231,10 @@ impl StoreDirectory for RealDirectory {
         numbered.files.sort_unstable();
         numbered.others.sort_unstable();
         Ok(numbered)
+    }
+
+    fn is_rotational(&self) -> bool {
+        copal_device::is_on_rotational_disk(&self.objects)
     }
 
     fn free_bytes(&self) -> u64 {

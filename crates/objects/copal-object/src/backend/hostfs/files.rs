@@ -62,6 +62,7 @@ const RESERVE_STEP_BYTES: u64 = 1 << 20;
 pub(crate) struct HostFiles {
     directory: Box<dyn StoreDirectory>,
     read_only: bool,
+    rotational: bool,
     inside: Mutex<FileTable>,
     /// Signals the end of a sync.
     synced: Condvar,
@@ -134,9 +135,11 @@ impl HostFiles {
     /// The files of any directory.
     pub(crate) fn on(directory: Box<dyn StoreDirectory>, read_only: bool) -> Arc<HostFiles> {
         let reserve_bytes = if read_only { 0 } else { directory.reserve_bytes() };
+        let rotational = directory.is_rotational();
         Arc::new(HostFiles {
             directory,
             read_only,
+            rotational,
             inside: Mutex::new(FileTable {
                 reserve_bytes,
                 inherited: !read_only,
@@ -455,6 +458,7 @@ impl Device for HostFiles {
             gives_back: true,
             zoned: ZonedModel::None,
             zone_bytes: 0,
+            rotational: self.rotational,
         }
     }
 
