@@ -25,7 +25,7 @@ use bytes::Bytes;
 use copal_device::{IoClass, IoDone};
 use parking_lot::{Condvar, Mutex};
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     ops::{ControlFlow, Range},
     sync::Arc,
     time::Duration,
@@ -320,6 +320,7 @@ impl RangeReader<'_> {
             limits.gap_bytes = 0;
             commands = limits.join(commands.into_iter().flat_map(|command| command.parts).collect());
         }
+        self.put_back(&mut commands);
         self.hold(&commands);
         let is_last = self.planned == self.order.len() && self.in_flight == commands.len();
         let pin = Arc::new(pin);
@@ -341,6 +342,35 @@ impl RangeReader<'_> {
         drop(pin);
         ready.into_iter().try_for_each(|(number, answer)| (self.sink)(number, answer))?;
         done.map_or(ControlFlow::Continue(()), |done| self.end(done))
+    }
+
+    /// Leaves the last command to the next batch, which may make it longer, if no other command has bytes of
+    /// its ranges.
+    fn put_back(&mut self, commands: &mut Vec<ReadCommand>) {
+        let is_last_batch = self.planned == self.order.len();
+        let Some(last) = commands.pop_if(|last| {
+            let wholes = last.parts.len();
+            let Some(from) = self.planned.checked_sub(wholes).filter(|_| !is_last_batch) else {
+                return false;
+            };
+            let numbers: HashSet<u32> =
+                self.order[from..self.planned].iter().map(|(_, number)| *number).collect();
+            last.parts.iter().all(|part| {
+                let range = self.pending.get(&part.range);
+                numbers.contains(&part.range)
+                    && range.is_some_and(|range| range.answer.len == part.wanted.len())
+            })
+        }) else {
+            return;
+        };
+        if commands.is_empty() {
+            commands.push(last);
+            return;
+        }
+        self.planned -= last.parts.len();
+        for part in last.parts {
+            self.pending.remove(&part.range);
+        }
     }
 
     /// Counts the commands, and the buffers of ranges that several commands fill.

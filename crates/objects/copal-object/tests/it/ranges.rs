@@ -320,7 +320,7 @@ fn a_million_ranges_take_the_memory_of_the_budget() {
     assert!(answered.iter().all(|answered| *answered));
     let most = device.most.load(Relaxed) as u64;
     assert!(most <= budget_bytes, "{most} bytes were in flight");
-    // Each of the four windows reads the object once; a batch of ranges ends its last command early.
+    // Each of the four windows reads the object once, and a batch of 512 ranges ends a command.
     assert!(done.read_bytes <= 5 * (16 << 20), "{} bytes were read", done.read_bytes);
     assert!(done.reads <= 2200, "{} commands", done.reads);
 }
