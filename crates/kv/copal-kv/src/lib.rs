@@ -69,6 +69,7 @@ pub use format::{entry, entry_cursor as cursor, merge};
 pub use memory::cache;
 pub use memory::shared::{MemoryBudget, MemoryBytes};
 pub use read::iter::Iter;
+pub use read::value_ranges::{ValuePart, ValuePartSink};
 pub use session::error::Error;
 pub use session::options::{CacheMode, Durability, FilterMemory, FilterOptions, KeyspaceOptions, Options};
 pub use tree::filter_report::{FilterClass, Filters, HeatCell, RunFilters};

@@ -9,6 +9,7 @@ use crate::{
     read::{
         get::{self, CachePolicy, WantedPart},
         multi_get,
+        value_ranges::{self, ValuePart, ValuePartSink},
     },
     tree::{
         snapshots::HeldSnapshot,
@@ -183,6 +184,30 @@ impl Keyspace {
     /// As [`Keyspace::get`].
     pub fn get_range(&self, key: &[u8], range: Range<u64>) -> Result<Option<Bytes>, Error> {
         self.look_up(key, &WantedPart::Part(range))
+    }
+
+    /// Reads many parts of values, each as [`Keyspace::get_range`] does, all at one moment. `keys` are searched
+    /// together, each once; then all parts of separated values are read in the order of their places, with
+    /// neighbours in one read. So a caller hands over all parts that it knows it needs.
+    ///
+    /// `sink` gets each part once, on this thread, in the order in which the reads end. Damage of one part does
+    /// not affect the others. At most `budget_bytes` of values are in flight, or one part if that is longer.
+    /// Answers may share memory. Blocks on reads.
+    /// # Errors
+    /// `NoKeyspace`: the keyspace was dropped. All other errors go to `sink`.
+    pub fn read_parts<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        parts: &[ValuePart],
+        budget_bytes: u64,
+        sink: &mut ValuePartSink<'_>,
+    ) -> Result<(), Error> {
+        self.handle.check()?;
+        let engine = self.store.engine();
+        let (view, seq) = engine.super_version_now();
+        let (id, kept) = (self.handle.id, self.handle.kept());
+        value_ranges::read_parts(engine, &view, seq, id, kept, keys, parts, budget_bytes, sink);
+        Ok(())
     }
 
     /// Whether `key` exists; reads no separated value.

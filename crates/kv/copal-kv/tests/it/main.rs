@@ -28,5 +28,6 @@ mod quarantine;
 mod space;
 mod support;
 mod threads;
+mod value_ranges;
 mod verify;
 mod without_threads;

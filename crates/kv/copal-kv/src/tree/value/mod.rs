@@ -12,11 +12,11 @@ use bytes::Bytes;
 use copal_device::IoClass;
 use copal_object::{ObjectId, Store as Objects, StoreError};
 pub(crate) use pointer::ValuePointer;
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 /// A read of part of a separated value: whole 64 KiB pieces, which are verified.
 pub(crate) struct PlannedRead {
-    pointer: ValuePointer,
+    pointer: Arc<ValuePointer>,
     /// The wanted bytes of the value, clamped to its end.
     part: Range<u64>,
     /// The pieces that overlap them.
@@ -27,11 +27,15 @@ impl PlannedRead {
     /// # Errors
     /// `Corrupt`: the bytes are no pointer.
     pub(crate) fn new(pointer: &[u8], part: &Range<u64>) -> Result<PlannedRead, Error> {
-        let pointer = ValuePointer::decode(pointer)?;
+        Ok(PlannedRead::of(&Arc::new(ValuePointer::decode(pointer)?), part))
+    }
+
+    /// A read of part of the value at `pointer`.
+    pub(crate) fn of(pointer: &Arc<ValuePointer>, part: &Range<u64>) -> PlannedRead {
         let len = u64::from(pointer.len);
         let part = part.start.min(len)..part.end.min(len).max(part.start.min(len));
         let cover = pointer.cover(&part);
-        Ok(PlannedRead { pointer, part, cover })
+        PlannedRead { pointer: Arc::clone(pointer), part, cover }
     }
 
     /// Object and bytes to read.
@@ -40,7 +44,8 @@ impl PlannedRead {
         (self.pointer.object, start + self.cover.start..start + self.cover.end)
     }
 
-    fn is_empty(&self) -> bool {
+    /// Whether no byte is wanted.
+    pub(crate) fn is_empty(&self) -> bool {
         self.part.is_empty()
     }
 
