@@ -24,7 +24,7 @@ use crate::{
     },
     memory::budget::MemoryClass as Memory,
     session::{counters::EngineCounters, options::KeyspaceOptions},
-    table::Scan,
+    table::{ReadSizes, Scan},
     tree::{
         damaged_parts,
         inheritance::HeatInheritance,
@@ -270,7 +270,8 @@ fn try_merge_step(
     let bytes: Vec<u64> = runs.iter().map(bytes).collect();
     // Half of the memory for merges is for the outputs of this step and of a flush; index pages take some of
     // the rest.
-    let scans = Scan::beside(&bytes, engine.budget.merge_bytes() / 8 * 3);
+    let room = engine.budget.merge_bytes() / 8 * 3;
+    let scans = Scan::beside(&bytes, room, ReadSizes::of(&engine.objects));
     let cursors = runs.iter().zip(scans).map(|(run, scan)| run.cursor(&range, scan));
     let mut cursor = MergingCursor::new(cursors.collect());
     cursor.first()?;

@@ -6,6 +6,22 @@ use copal_device::{Completion, IoClass};
 use copal_object::{ObjectId, ObjectWriter, Store, StoreError};
 use std::ops::Range;
 
+/// Sizes of reads that suit the source of a table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadSizes {
+    /// Bytes to read at once in a long scan.
+    pub(crate) ahead: u64,
+    /// Reads are rounded to multiples of this.
+    pub(crate) unit: u64,
+}
+
+impl ReadSizes {
+    /// The sizes that the object store gives.
+    pub(crate) fn of(store: &Store) -> ReadSizes {
+        ReadSizes { ahead: store.read_ahead_bytes(), unit: store.read_unit_bytes() }
+    }
+}
+
 /// Bytes with random access.
 pub(crate) trait ReadAt: Send + Sync {
     /// The bytes of `range`; fewer only at the end. Blocks.
@@ -16,6 +32,10 @@ pub(crate) trait ReadAt: Send + Sync {
     }
     /// Number of bytes.
     fn len(&self) -> Result<u64, StoreError>;
+    /// Sizes of its reads.
+    fn sizes(&self) -> ReadSizes {
+        ReadSizes { ahead: 256 << 10, unit: 4096 }
+    }
 }
 
 /// A table in an object.
@@ -35,6 +55,10 @@ impl ReadAt for ObjectSource {
 
     fn len(&self) -> Result<u64, StoreError> {
         self.store.stat(self.id).map(|stat| stat.len).ok_or(StoreError::NotFound(self.id))
+    }
+
+    fn sizes(&self) -> ReadSizes {
+        ReadSizes::of(&self.store)
     }
 }
 

@@ -13,7 +13,7 @@
 //! Not here: filters (`filter`).
 
 use super::filter::FilterAnswer;
-use super::io::again_if_damaged;
+use super::io::{ReadSizes, again_if_damaged};
 use super::reader::Table;
 use crate::{
     format::{
@@ -295,6 +295,11 @@ impl Table {
 impl Table {
     pub(super) fn partition(&self, partition: u32) -> &PartitionPlace {
         self.fences.partition(partition as usize)
+    }
+
+    /// Sizes of reads that suit its source.
+    pub(super) fn read_sizes(&self) -> ReadSizes {
+        self.source.sizes()
     }
 
     pub(super) fn read(&self, range: Range<u64>, class: IoClass) -> Result<Bytes, TableError> {

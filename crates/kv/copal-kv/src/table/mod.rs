@@ -34,6 +34,7 @@ pub use crate::session::read_counters::ReadCounts;
 pub(crate) use builder::{NewPartition, PartitionObserver};
 pub use builder::{TableBuilder, TableOptions};
 pub use cursor::TableCursor;
+pub(crate) use io::ReadSizes;
 pub use io::Sink;
 pub use lookup::TableHit;
 pub(crate) use lookup::{KeepPolicy, LookupPlace, TakenBlock};

@@ -9,21 +9,14 @@
 //! - The block after a jump and the blocks of the next small windows are cached, since short scans tend to be
 //!   repeated. Blocks of long scans are not cached.
 //! - Blocks share the window's memory only in scans of whole tables. In other scans a caller may keep a
-//!   value, which must not keep 256 KiB.
+//!   value, which must not keep its window.
 
-use super::{
-    reader::Table,
-    scan::{PAGE_BYTES, Scan},
-    typical_scan::KEPT_WINDOW_BYTES,
-};
+use super::{reader::Table, scan::Scan, typical_scan::KEPT_SCAN_BYTES};
 use crate::format::{block::DataBlock, error::TableError, fences::PartitionPlace, index::BlockAt};
 use crate::memory::{budget::MemoryCharge, cache::Page};
 use bytes::Bytes;
 use copal_device::Completion;
 use copal_object::StoreError;
-
-/// Read-ahead of a scan that continues beyond its expected length.
-const FIRST_WINDOW_BYTES: u64 = 16 << 10;
 
 /// Direction of a cursor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,10 +73,10 @@ impl Drop for ComingWindow {
     }
 }
 
-/// End of a window from `start` on, as an offset in the partition: at a page of the object, so that no page
-/// is read twice.
-fn window_end(place: &PartitionPlace, start: u64, size: u64) -> u64 {
-    let end = (place.offset + start + size) / PAGE_BYTES * PAGE_BYTES;
+/// End of a window from `start` on, as an offset in the partition: at a unit of reads, so that no byte is
+/// read twice.
+fn window_end(place: &PartitionPlace, start: u64, size: u64, unit: u64) -> u64 {
+    let end = (place.offset + start + size) / unit * unit;
     let end = end.saturating_sub(place.offset);
     if end <= start { start + size } else { end }.min(place.data_len)
 }
@@ -116,15 +109,17 @@ impl ReadAhead {
         if stored.is_none() {
             let expected = self.expected.saturating_sub(before);
             // A small rest of the expected bytes is better read as the next window.
-            let least = if begins { at.len } else { FIRST_WINDOW_BYTES };
+            let sizes = table.read_sizes();
+            let window = scan.window(sizes);
+            let least = if begins { at.len } else { sizes.second_window() };
             self.size = if scan.whole {
-                scan.window
+                window
             } else if expected > least {
-                expected.min(scan.window)
+                expected.min(window)
             } else if begins {
                 return table.block(partition, at, scan.class);
             } else {
-                self.grown = (self.grown * 2).max(FIRST_WINDOW_BYTES).min(scan.window);
+                self.grown = (self.grown * 2).max(sizes.second_window()).min(window);
                 self.grown
             };
             match self.fill(table, scan, partition, at) {
@@ -141,7 +136,7 @@ impl ReadAhead {
                 false => DataBlock::decode(&stored, uid, at.number),
             };
             if let Ok(block) = block {
-                if !scan.whole && self.size <= KEPT_WINDOW_BYTES {
+                if !scan.whole && self.size <= KEPT_SCAN_BYTES {
                     let key = table.block_key(partition, at.number);
                     table.cache.insert(key, Page::Block(block.clone()));
                 }
@@ -199,7 +194,8 @@ impl ReadAhead {
         if start >= place.data_len {
             return;
         }
-        let end = window_end(place, start, scan.window);
+        let sizes = table.read_sizes();
+        let end = window_end(place, start, scan.window(sizes), sizes.unit);
         let charge = table.cache.budget().try_charge(scan.memory(), end - start);
         self.coming = charge.map(|charge| ComingWindow {
             start,
@@ -218,7 +214,10 @@ impl ReadAhead {
         let (start, end) = match self.way {
             ReadWay::Backward => (at.range().end.saturating_sub(size).min(at.offset), at.range().end),
             ReadWay::Forward if size <= at.len => (at.offset, at.range().end),
-            ReadWay::Forward => (at.offset, window_end(place, at.offset, size).max(at.range().end)),
+            ReadWay::Forward => {
+                let end = window_end(place, at.offset, size, table.read_sizes().unit);
+                (at.offset, end.max(at.range().end))
+            }
         };
         self.bytes = table.read(place.offset + start..place.offset + end, scan.class)?;
         (self.partition, self.start) = (partition, start);

@@ -1,10 +1,10 @@
 //! Typical length of scans of a table, learned from earlier scans.
 
-use super::scan::PAGE_BYTES;
+use crate::format::block::TARGET_BYTES;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Longest window whose blocks are cached: until then a scan counts as short.
-pub(super) const KEPT_WINDOW_BYTES: u64 = 64 << 10;
+pub(super) const KEPT_SCAN_BYTES: u64 = 64 << 10;
 
 /// Bytes that a scan takes of the table from its start, in either direction: a moving average over several
 /// scans.
@@ -21,13 +21,14 @@ impl TypicalScan {
     /// Expected bytes of a scan; 0: no more than two blocks, which are better read one by one.
     pub(super) fn bytes(&self) -> u64 {
         let bytes = u64::from(self.0.load(Relaxed));
-        // A window ends at a page, and similar scans differ by a block.
-        if bytes > 2 * PAGE_BYTES { (bytes + 2 * PAGE_BYTES).min(KEPT_WINDOW_BYTES) } else { 0 }
+        // A window ends inside a block, and similar scans differ by one.
+        let blocks = 2 * TARGET_BYTES as u64;
+        if bytes > blocks { (bytes + blocks).min(KEPT_SCAN_BYTES) } else { 0 }
     }
 
     /// Records a scan of `bytes`. Its weight is limited, since short scans may follow a long one.
     pub(super) fn note(&self, bytes: u64) {
-        let (old, new) = (u64::from(self.0.load(Relaxed)), bytes.min(KEPT_WINDOW_BYTES));
+        let (old, new) = (u64::from(self.0.load(Relaxed)), bytes.min(KEPT_SCAN_BYTES));
         let average = (old * (Self::WEIGHT - 1) + new).div_ceil(Self::WEIGHT);
         // Of two concurrent updates one is lost.
         self.0.store(average as u32, Relaxed);

@@ -158,6 +158,13 @@ impl Store {
         self.inner.shape.gap_bytes.saturating_mul(4).clamp(READ_AHEAD_BYTES_LEAST, READ_AHEAD_BYTES_MOST)
     }
 
+    /// Unit in bytes to which reads of objects under `ReadCheck::Caller` are rounded. Reads that begin and end at
+    /// its multiples read no byte twice.
+    #[must_use]
+    pub fn read_unit_bytes(&self) -> u64 {
+        self.inner.shape.geometry.logical_block.into()
+    }
+
     /// Writes a large immutable object piece by piece; `Op::Publish` gives it its id, which must be free by
     /// then. One transaction may delete the old object and publish the new one.
     /// # Errors

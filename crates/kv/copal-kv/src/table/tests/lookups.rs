@@ -62,7 +62,7 @@ fn check_cursor(table: &Arc<Table>, model: &Model, random: &mut Random, rounds: 
         table,
         Scan {
             whole: random.below(2) == 0,
-            window: 4096 << random.below(7),
+            window: Some(4096 << random.below(7)),
             ahead: random.below(2) == 0,
             ..Scan::default()
         },

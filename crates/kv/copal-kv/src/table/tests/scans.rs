@@ -1,7 +1,10 @@
 //! Reads of scans: few, growing, in both directions, and only short scans use the cache.
 
 use super::{
-    super::{ReadOptions, Scan, Table, io::ReadAt},
+    super::{
+        ReadOptions, Scan, Table,
+        io::{ReadAt, ReadSizes},
+    },
     support::{ID, Model, Random, SEED, build, cache_with, options},
 };
 use crate::{
@@ -207,10 +210,11 @@ fn a_kept_value_keeps_its_block_at_most() {
 #[test]
 fn inputs_of_a_merge_share_the_room_for_their_windows() {
     const ROOM: u64 = 3 << 20;
+    const SIZES: ReadSizes = ReadSizes { ahead: 256 << 10, unit: 4096 };
     let windows = |inputs: &[u64], room: u64| -> Vec<u64> {
-        let scans = Scan::beside(inputs, room);
+        let scans = Scan::beside(inputs, room, SIZES);
         assert!(scans.iter().all(|scan| scan.whole && scan.ahead));
-        let windows: Vec<u64> = scans.iter().map(|scan| scan.window).collect();
+        let windows: Vec<u64> = scans.iter().filter_map(|scan| scan.window).collect();
         assert!(2 * windows.iter().sum::<u64>() <= room);
         windows
     };
@@ -224,9 +228,16 @@ fn inputs_of_a_merge_share_the_room_for_their_windows() {
     assert_eq!(windows(&[u64::MAX / 2, u64::MAX / 2], u64::MAX), [1 << 20; 2]);
     // Too little for two windows: one, which is charged and may be smaller.
     for (inputs, room) in [(25, ROOM), (2, 128 << 10)] {
-        for scan in Scan::beside(&vec![1 << 20; inputs], room) {
-            assert_eq!((scan.window, scan.ahead), (256 << 10, false));
+        for scan in Scan::beside(&vec![1 << 20; inputs], room, SIZES) {
+            assert_eq!((scan.window, scan.ahead), (Some(256 << 10), false));
         }
     }
-    assert!(Scan::beside(&[], ROOM).is_empty());
+    assert!(Scan::beside(&[], ROOM, SIZES).is_empty());
+    // A turning disk: longer windows, and one for each input where two do not fit.
+    let turning = ReadSizes { ahead: 4 << 20, unit: 4096 };
+    for (inputs, room, window) in [(1, 32 << 20, 16 << 20), (2, 8 << 20, 2 << 20), (2, 3 << 20, 4 << 20)] {
+        for scan in Scan::beside(&vec![1 << 20; inputs], room, turning) {
+            assert_eq!((scan.window, scan.ahead), (Some(window), room > 3 << 20));
+        }
+    }
 }
