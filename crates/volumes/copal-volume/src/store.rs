@@ -210,7 +210,8 @@ pub trait VolumeStore: Send + Sync {
     ///
     /// `sink` gets each range once, on this thread, in the order in which the reads end. Damage in one range
     /// does not affect the others. The store holds a bounded number of unanswered bytes, plus one range. Ranges
-    /// may overlap, be empty, reversed (empty as well), or pass the end of the file.
+    /// may overlap, be empty, reversed (empty as well), or pass the end of the file. Answers may share memory:
+    /// a caller that keeps few of many copies those.
     /// # Errors
     /// Those that concern all ranges, such as `NotFound`: ranges without an answer then get none.
     fn read_ranges(

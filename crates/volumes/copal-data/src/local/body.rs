@@ -186,16 +186,29 @@ fn read_part(
     if bytes.len() as u64 != cover.end - cover.start {
         return Err(wrong_length(head, index, bytes.len(), cover.end - cover.start));
     }
-    for (block, bytes) in (first..).zip(bytes.chunks(BLOCK_BYTES as usize)) {
-        if sums.get(block as usize) != Some(&block_sum(&key, block as u32, bytes)) {
+    check_blocks(head, index, &key, &sums, cover.start, &bytes)?;
+    let start = (range.start - cover.start) as usize;
+    Ok(bytes.slice(start..start + (range.end - range.start) as usize))
+}
+
+/// Checks `bytes`, which are whole blocks of a piece from `start` on.
+pub(super) fn check_blocks(
+    head: &FileHead,
+    index: u32,
+    key: &[u8],
+    sums: &[u32],
+    start: u64,
+    bytes: &[u8],
+) -> Result<(), VolumeError> {
+    for (block, bytes) in (start / BLOCK_BYTES..).zip(bytes.chunks(BLOCK_BYTES as usize)) {
+        if sums.get(block as usize) != Some(&block_sum(key, block as u32, bytes)) {
             return Err(corrupt(format!(
                 "file {}, piece {index}, block {block}: its checksum differs",
                 head.fid
             )));
         }
     }
-    let start = (range.start - cover.start) as usize;
-    Ok(bytes.slice(start..start + (range.end - range.start) as usize))
+    Ok(())
 }
 
 /// Reads the checksums of the blocks of one piece.

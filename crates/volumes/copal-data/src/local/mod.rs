@@ -19,6 +19,7 @@ mod delete;
 mod lists;
 mod open;
 mod put;
+mod ranges;
 mod read;
 mod tree;
 mod writer;
@@ -37,8 +38,8 @@ use crate::operation_clock::OperationClock;
 use bytes::Bytes;
 use copal_kv::{Batch, Durability, Store};
 use copal_volume::{
-    FileId, FileInfo, FileWriter, PutOptions, ReadOptions, RemoveMode, SettleChoice, SettleOutcome,
-    VolumeError, VolumeId, VolumeOptions, VolumeStats, VolumeStore,
+    FileId, FileInfo, FileWriter, PutOptions, RangeSink, ReadOptions, RemoveMode, SettleChoice,
+    SettleOutcome, VolumeError, VolumeId, VolumeOptions, VolumeStats, VolumeStore,
 };
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -299,6 +300,17 @@ impl VolumeStore for LocalStore {
         options: &ReadOptions,
     ) -> Result<Bytes, VolumeError> {
         read::get(&self.inner, vid, name, range, options)
+    }
+
+    fn read_ranges(
+        &self,
+        vid: VolumeId,
+        name: &[u8],
+        ranges: &[Range<u64>],
+        options: &ReadOptions,
+        sink: &mut RangeSink<'_>,
+    ) -> Result<(), VolumeError> {
+        read::read_ranges(&self.inner, vid, name, ranges, options, sink)
     }
 
     fn stat(&self, vid: VolumeId, name: &[u8], options: &ReadOptions) -> Result<FileInfo, VolumeError> {

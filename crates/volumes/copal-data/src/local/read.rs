@@ -1,12 +1,12 @@
 //! Reads of files.
 
 use super::create;
-use super::{LocalCore, body};
+use super::{LocalCore, body, ranges};
 use crate::format::FileHead;
 use crate::keys;
 use bytes::Bytes;
-use copal_volume::{FileInfo, ReadOptions, VolumeError, VolumeId, check_file_name};
-use std::ops::Range;
+use copal_volume::{FileInfo, RangeSink, ReadOptions, VolumeError, VolumeId, check_file_name};
+use std::ops::{ControlFlow, Range};
 
 pub(super) fn get(
     core: &LocalCore,
@@ -19,6 +19,39 @@ pub(super) fn get(
     let bytes = read(core, vid, name, options, u64::MAX, range);
     core.alive(vid)?;
     bytes
+}
+
+pub(super) fn read_ranges(
+    core: &LocalCore,
+    vid: VolumeId,
+    name: &[u8],
+    wanted_ranges: &[Range<u64>],
+    options: &ReadOptions,
+    sink: &mut RangeSink<'_>,
+) -> Result<(), VolumeError> {
+    check_file_name(name)?;
+    let done = wanted(core, &keys::named(vid, name), options).and_then(|head| {
+        let mut failed = Ok(());
+        let read = ranges::read_ranges(&core.spaces, vid, &head, wanted_ranges, &mut |index, answer| {
+            let answer = match answer {
+                // The file may have been deleted in the meantime.
+                Err(error) if error.is_corruption() => {
+                    read(core, vid, name, options, u64::MAX, wanted_ranges[index].clone())
+                }
+                answer => answer,
+            };
+            match answer {
+                Err(error) if !error.is_corruption() => {
+                    failed = Err(error);
+                    ControlFlow::Break(())
+                }
+                answer => sink(index, answer),
+            }
+        });
+        read.and(failed)
+    });
+    core.alive(vid)?;
+    done
 }
 
 /// Reads `range` of the named file, at most `limit` bytes.

@@ -169,6 +169,42 @@ fn a_flipped_byte_in_a_piece_spoils_its_block_and_no_other() {
     assert!(found[0].contains("piece 1, block 2"), "{found:?}");
 }
 
+/// Ranges of several sizes all over the file, one after the other: only those on the damage fail.
+#[test]
+fn damage_fails_only_the_ranges_on_it() {
+    let store = fresh();
+    let files = example(&store);
+    change(&store, "extents", &piece_end(&files.large, 0), |row| {
+        row[3 * 65_536 + 9] ^= 4;
+    });
+    // The checksums of the last piece.
+    change(&store, "sums", &piece_end(&files.large, 2), |row| {
+        row[0] ^= 4;
+    });
+    let whole = body(3, 9_000_000);
+    let ranges: Vec<_> = (0..250u64)
+        .flat_map(|n| [n * 36_000..n * 36_000 + 20_000, n * 36_000 + 25_000..n * 36_000 + 26_000])
+        .collect();
+    let mut answers = vec![None; ranges.len()];
+    let read =
+        store.read_ranges(files.vid, b"large", &ranges, &ReadOptions::default(), &mut |index, answer| {
+            assert!(answers[index].replace(answer).is_none(), "range {index} was answered twice");
+            std::ops::ControlFlow::Continue(())
+        });
+    assert_eq!(read, Ok(()));
+    let mut damaged = 0;
+    for (range, answer) in ranges.iter().zip(answers) {
+        let answer = answer.expect("an answer");
+        if range.start < 4 * 65_536 && range.end > 3 * 65_536 || range.end > 8 << 20 {
+            damaged += 1;
+            is_corrupt(answer);
+        } else {
+            assert!(answer == Ok(whole.slice(range.start as usize..range.end as usize)), "{range:?}");
+        }
+    }
+    assert!((20..60).contains(&damaged), "{damaged} ranges");
+}
+
 #[test]
 fn a_flipped_byte_in_a_body_of_one_block_is_corrupt() {
     let store = fresh();

@@ -10,6 +10,7 @@ mod filled;
 mod member_crash;
 mod member_space;
 mod members;
+mod ranges;
 mod rescue;
 mod restart;
 mod rot;

@@ -5,8 +5,8 @@ use crate::error::VolumeError;
 use crate::ids::{FileId, VolumeId};
 use crate::memory::MemoryStore;
 use crate::store::{
-    Consistency, FileInfo, FileWriter, PutOptions, ReadOptions, RemoveMode, SettleChoice, SettleOutcome,
-    VolumeOptions, VolumeStats, VolumeStore,
+    Consistency, FileInfo, FileWriter, PutOptions, RangeSink, ReadOptions, RemoveMode, SettleChoice,
+    SettleOutcome, VolumeOptions, VolumeStats, VolumeStore,
 };
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -31,6 +31,10 @@ enum Fault {
     PutReplaces,
     DeleteIgnoresTheFileId,
     RangeIsShiftedByOne,
+    RangesAreAnsweredInOrderOfPlace,
+    RangesGoOnAfterTheEnd,
+    RangesSkipEmptyOnes,
+    RangesOfNoFileAreEmpty,
     IfFileIsIgnored,
     TimesGoBack,
     LongNamesAreCut,
@@ -53,11 +57,15 @@ enum Fault {
     BatchHasNoLimit,
 }
 
-const FAULTS: [Fault; 24] = [
+const FAULTS: [Fault; 28] = [
     Fault::LoserIsToldItWon,
     Fault::PutReplaces,
     Fault::DeleteIgnoresTheFileId,
     Fault::RangeIsShiftedByOne,
+    Fault::RangesAreAnsweredInOrderOfPlace,
+    Fault::RangesGoOnAfterTheEnd,
+    Fault::RangesSkipEmptyOnes,
+    Fault::RangesOfNoFileAreEmpty,
     Fault::IfFileIsIgnored,
     Fault::TimesGoBack,
     Fault::LongNamesAreCut,
@@ -251,6 +259,32 @@ impl VolumeStore for Broken {
             _ => range,
         };
         self.twin.get(vid, name, range, &options)
+    }
+    fn read_ranges(
+        &self,
+        vid: VolumeId,
+        name: &[u8],
+        ranges: &[Range<u64>],
+        options: &ReadOptions,
+        sink: &mut RangeSink<'_>,
+    ) -> Result<(), VolumeError> {
+        let mut ranges = ranges.to_vec();
+        if self.is(Fault::RangesAreAnsweredInOrderOfPlace) {
+            ranges.sort_by_key(|range| range.start);
+        }
+        for (index, range) in ranges.into_iter().enumerate() {
+            if self.is(Fault::RangesSkipEmptyOnes) && range.is_empty() {
+                continue;
+            }
+            let answer = match self.get(vid, name, range, options) {
+                Err(VolumeError::NotFound) if self.is(Fault::RangesOfNoFileAreEmpty) => Ok(Bytes::new()),
+                answer => Ok(answer?),
+            };
+            if sink(index, answer).is_break() && !self.is(Fault::RangesGoOnAfterTheEnd) {
+                break;
+            }
+        }
+        Ok(())
     }
     fn stat(&self, vid: VolumeId, name: &[u8], options: &ReadOptions) -> Result<FileInfo, VolumeError> {
         self.twin.stat(vid, name, options)

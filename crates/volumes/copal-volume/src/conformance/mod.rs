@@ -19,6 +19,7 @@ mod files;
 mod listing;
 mod random;
 mod random_model;
+mod ranges;
 mod streams;
 mod volumes;
 
@@ -40,6 +41,9 @@ pub const CASES: &[Case] = &[
     ("a create is exclusive", files::exclusive),
     ("a delete names a file id", files::conditional_delete),
     ("ranged reads stop at the end", files::ranges),
+    ("many ranges are answered as one by one", ranges::as_one_by_one),
+    ("a sink ends a read of many ranges", ranges::sink_ends),
+    ("many ranges of no file have no answer", ranges::no_file),
     ("if_file reads only that file", files::if_file),
     ("creation times never go back", files::creation_times),
     ("bad names and sizes are refused", files::refusals),
