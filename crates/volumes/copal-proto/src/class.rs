@@ -14,6 +14,9 @@ const PIECE_BYTES: u64 = 4 << 20;
 /// Estimated bytes of a page of heads or operations; few pages are larger.
 const PAGE_BYTES: usize = 1 << 20;
 
+/// Most ranges of a [`GetRanges`](messages::GetRanges).
+pub const RANGES_MAX: usize = 1024;
+
 /// Class of a call: see the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CallClass {
@@ -62,6 +65,7 @@ impl CallCost {
             | Method::Confirm
             | Method::Delete
             | Method::Get
+            | Method::GetRanges
             | Method::Stat
             | Method::List
             | Method::Find
@@ -103,6 +107,10 @@ fn reply_bytes(method: Method, message: &Bytes) -> usize {
     match method {
         Method::Get => messages::Get::decode(message.clone())
             .map_or(0, |get| get.end.saturating_sub(get.start).min(PIECE_BYTES) as usize),
+        Method::GetRanges => messages::GetRanges::decode(message.clone()).map_or(0, |get| {
+            let bytes: u64 = get.lengths.iter().map(|length| u64::from(*length)).sum();
+            bytes.min(PIECE_BYTES) as usize
+        }),
         Method::PutChain => {
             let chain = messages::PutChain::decode(message.clone());
             // Once as the received body, and once as the parts that are passed on.
@@ -126,6 +134,14 @@ mod tests {
         assert_eq!(of(Method::Get, &get(u64::MAX)).class, CallClass::Bulk);
         assert!(of(Method::Get, &get(u64::MAX)).bytes < (4 << 20) + 100);
         assert_eq!(of(Method::Get, b"no message \xff").class, CallClass::Small);
+        let ranges = |lengths: &[u32]| {
+            let lengths = lengths.to_vec();
+            messages::GetRanges { lengths, ..messages::GetRanges::default() }.encode_to_vec()
+        };
+        assert_eq!(of(Method::GetRanges, &ranges(&[100, 200])).class, CallClass::Small);
+        assert_eq!(of(Method::GetRanges, &ranges(&[60 << 10, 60 << 10])).class, CallClass::Bulk);
+        assert!(of(Method::GetRanges, &ranges(&[u32::MAX; 3])).bytes < (4 << 20) + 100);
+        assert_eq!(of(Method::GetRanges, b"no message \xff").class, CallClass::Small);
         assert_eq!(of(Method::Put, &[0; 5000]).class, CallClass::Small);
         assert_eq!(of(Method::Put, &[0; SMALL_BYTES + 1]).class, CallClass::Bulk);
         assert_eq!(of(Method::Stat, b"").class, CallClass::Small);

@@ -41,6 +41,11 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         }
     }),
     ("put", |bytes| drop(messages::Put::decode(bytes))),
+    ("ranges", |bytes| {
+        let message = Bytes::copy_from_slice(bytes);
+        assert!(crate::CallCost::of(Method::GetRanges, &message).bytes <= bytes.len() + (4 << 20));
+        drop(messages::GetRangesReply::decode(bytes));
+    }),
     ("piece", |bytes| drop(messages::PutPiece::decode(bytes))),
     ("chain", |bytes| {
         if let Ok(chain) = messages::PutChain::decode(bytes) {

@@ -26,7 +26,7 @@ mod permit;
 pub mod messages;
 
 pub use chain::{CHAIN_BYTES, CHAIN_PART_BYTES, ChainBody, ChainError, checked_hops};
-pub use class::{CallClass, CallCost, SMALL_BYTES};
+pub use class::{CallClass, CallCost, RANGES_MAX, SMALL_BYTES};
 pub use convert::{answer_of, failure_of, id, is_in_sync, of_id, of_view, role, role_of, view_of};
 pub use frame::{FRAME_HEADER_LEN, FrameError, MAX_FRAME_BYTES, MAX_PERMIT_BYTES, WireFrame};
 pub use method::{Method, UNKNOWN_CALL};

@@ -651,6 +651,45 @@ pub struct GetReply {
     #[prost(enumeration = "Role", tag = "3")]
     pub role: i32,
 }
+/// Several ranges of one file: at most 1024, of at most 4 MiB together.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetRanges {
+    #[prost(uint32, tag = "1")]
+    pub group: u32,
+    #[prost(uint64, tag = "2")]
+    pub epoch: u64,
+    #[prost(uint64, tag = "3")]
+    pub volume: u64,
+    #[prost(bytes = "bytes", tag = "4")]
+    pub name: ::prost::bytes::Bytes,
+    #[prost(message, optional, tag = "5")]
+    pub if_file: ::core::option::Option<Id>,
+    /// First byte of each range.
+    #[prost(uint64, repeated, tag = "6")]
+    pub starts: ::prost::alloc::vec::Vec<u64>,
+    /// Number of bytes of each range, in the same order.
+    #[prost(uint32, repeated, tag = "7")]
+    pub lengths: ::prost::alloc::vec::Vec<u32>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetRangesReply {
+    #[prost(message, optional, tag = "1")]
+    pub head: ::core::option::Option<FileHead>,
+    #[prost(enumeration = "Role", tag = "2")]
+    pub role: i32,
+    /// In the order of the request.
+    #[prost(message, repeated, tag = "3")]
+    pub ranges: ::prost::alloc::vec::Vec<RangeBytes>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RangeBytes {
+    /// Short where the file ends.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub bytes: ::prost::bytes::Bytes,
+    /// The replica's bytes of this range are damaged.
+    #[prost(bool, tag = "2")]
+    pub corrupt: bool,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Stat {
     #[prost(uint32, tag = "1")]

@@ -66,6 +66,8 @@ methods! {
     ChainData = 28,
     /// Client or replica to replica: end of a chain's bytes.
     ChainCommit = 29,
+    /// Client to data server: read several ranges of a file.
+    GetRanges = 30,
     /// Replica to replica: open a snapshot of a group.
     SyncOpen = 32,
     /// Replica to replica: read entries of a snapshot.

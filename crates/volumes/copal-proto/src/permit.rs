@@ -97,7 +97,7 @@ mod tests {
                 assert_eq!(volume_of(&request.encode_to_vec()), Some(volume), stringify!($name));
             })*};
         }
-        check_field!(PutPiece, Put, Confirm, Delete, Get, Stat, List, Find, GetPiece);
+        check_field!(PutPiece, Put, Confirm, Delete, Get, GetRanges, Stat, List, Find, GetPiece);
         let body = messages::Put { volume, body: Bytes::from(vec![7; 100]), ..messages::Put::default() };
         assert_eq!(volume_of(&body.encode_to_vec()), Some(volume));
         assert_eq!(volume_of(b"\xff\xff"), None);

@@ -3,5 +3,6 @@
 pub(crate) mod cluster;
 pub(crate) mod file_writer;
 pub(crate) mod files;
+mod ranges;
 pub(crate) mod store;
 pub(crate) mod volumes;

@@ -6,6 +6,7 @@ use crate::{
     api::{
         cluster::{Cluster, ConnectError},
         file_writer::ClusterWriter,
+        ranges::calls as divide_ranges,
     },
     net::{machine, profile::ClientProfile, trace::traced},
     operation::{
@@ -15,9 +16,9 @@ use crate::{
 };
 use bytes::Bytes;
 use copal_volume::{
-    FileId, FileInfo, FileWriter, MAX_BATCH_BYTES, PutOptions, ReadOptions, RemoveMode, SettleChoice,
-    SettleOutcome, VolumeError, VolumeId, VolumeOptions, VolumeStats, VolumeStore, check_volume_name,
-    split_parent, split_path,
+    FileId, FileInfo, FileWriter, MAX_BATCH_BYTES, PutOptions, RangeSink, ReadOptions, RemoveMode,
+    SettleChoice, SettleOutcome, VolumeError, VolumeId, VolumeOptions, VolumeStats, VolumeStore,
+    check_volume_name, split_parent, split_path,
 };
 use futures_util::future::join_all;
 use std::{
@@ -245,6 +246,37 @@ impl VolumeStore for ClusterStore {
     ) -> Result<Bytes, VolumeError> {
         let got = self.wait(self.cluster.get(vid, name, range, options, self.end()));
         got.map(|(bytes, _)| bytes)
+    }
+
+    /// Holds at most the answer of one call.
+    fn read_ranges(
+        &self,
+        vid: VolumeId,
+        name: &[u8],
+        ranges: &[Range<u64>],
+        options: &ReadOptions,
+        sink: &mut RangeSink<'_>,
+    ) -> Result<(), VolumeError> {
+        let file = self.stat(vid, name, options)?;
+        let calls = divide_ranges(ranges, file.size);
+        let mut is_empty = vec![true; ranges.len()];
+        calls.iter().flat_map(|call| &call.numbers).for_each(|&number| is_empty[number] = false);
+        for number in (0..ranges.len()).filter(|&number| is_empty[number]) {
+            if sink(number, Ok(Bytes::new())).is_break() {
+                return Ok(());
+            }
+        }
+        let name = Bytes::copy_from_slice(name);
+        let mut one_by_one = false;
+        for call in calls {
+            let read = self.cluster.read_call(vid, &name, &call, file.fid, &mut one_by_one, self.end());
+            for (number, answer) in call.numbers.iter().zip(self.wait(read)?) {
+                if sink(*number, answer).is_break() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
     }
 
     fn stat(&self, vid: VolumeId, name: &[u8], options: &ReadOptions) -> Result<FileInfo, VolumeError> {

@@ -47,7 +47,7 @@ macro_rules! role_reply {
         })*
     };
 }
-role_reply!(GetReply, StatReply, ListReply, FindReply, Totals);
+role_reply!(GetReply, GetRangesReply, StatReply, ListReply, FindReply, Totals);
 
 /// Reads from the replicas of groups. Cheap to clone; clones share the measured latencies.
 #[derive(Clone)]
@@ -111,7 +111,7 @@ impl ReplicaReader {
         let (mut answers, mut calls) = (ReadAnswers::default(), FuturesUnordered::new());
         calls.extend(in_sync.next().map(|disk| call(disk, Some(class))));
         // Scans are too expensive to be called twice.
-        let is_cheap = matches!(method, Method::Get | Method::Stat);
+        let is_cheap = matches!(method, Method::Get | Method::GetRanges | Method::Stat);
         let mut hedge_at = is_cheap.then(|| machine::now() + self.latency.hedge_delay(class));
         loop {
             let answered = match hedge_at {

@@ -63,6 +63,40 @@ impl ReplicaReader {
         }
     }
 
+    /// Ranges of one file, within the limits of one call; `None` for ranges that are damaged on the replica.
+    /// # Errors
+    /// As [`ReplicaReader::read`].
+    pub(crate) async fn get_ranges(
+        &self,
+        vid: VolumeId,
+        name: &Bytes,
+        ranges: &[Range<u64>],
+        fid: FileId,
+        end: Instant,
+    ) -> Result<Vec<Option<Bytes>>, VolumeError> {
+        let request = |view: &View| messages::GetRanges {
+            group: view.group.0,
+            epoch: view.epoch.0,
+            volume: vid.0,
+            name: name.clone(),
+            if_file: Some(of_id(fid.0)),
+            starts: ranges.iter().map(|range| range.start).collect(),
+            lengths: ranges.iter().map(|range| (range.end - range.start) as u32).collect(),
+        };
+        let reply: messages::GetRangesReply =
+            self.read(vid, Method::GetRanges, ReadSource::AnyReplica, end, request).await?;
+        let is_whole =
+            reply.ranges.len() == ranges.len()
+                && reply.ranges.iter().zip(ranges).all(|(found, range)| {
+                    found.corrupt || found.bytes.len() as u64 == range.end - range.start
+                });
+        if !is_whole {
+            let reason = "a server's answer lacks bytes of a file".to_owned();
+            return Err(VolumeError::Unavailable { reason });
+        }
+        Ok(reply.ranges.into_iter().map(|found| (!found.corrupt).then_some(found.bytes)).collect())
+    }
+
     async fn get_part(
         &self,
         vid: VolumeId,

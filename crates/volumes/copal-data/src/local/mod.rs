@@ -27,6 +27,7 @@ mod writer;
 pub(crate) use body::{add_piece, delete_pieces, is_single_block, piece_sums, read as read_body};
 pub(crate) use open::EPOCH;
 pub use open::LocalOptions;
+pub(crate) use ranges::read_ranges as read_body_ranges;
 
 use crate::check::{self, CheckOptions, VolumeCheckReport};
 use crate::error::{WriteFence, of_engine, refused_cleanly};

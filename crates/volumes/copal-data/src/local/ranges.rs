@@ -61,7 +61,7 @@ struct AssembledRange {
 /// once.
 /// # Errors
 /// Not `Corrupt`, which is the answer of the ranges on the damage.
-pub(super) fn read_ranges(
+pub(crate) fn read_ranges(
     spaces: &DataKeyspaces,
     vid: VolumeId,
     head: &FileHead,

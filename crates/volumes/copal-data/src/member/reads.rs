@@ -6,10 +6,15 @@ use super::{
     heads::{self, parse_head},
     volumes,
 };
-use crate::{error::of_engine, format::FileHead, keys, local::read_body};
+use crate::{
+    error::of_engine,
+    format::FileHead,
+    keys,
+    local::{read_body, read_body_ranges},
+};
 use bytes::Bytes;
 use copal_volume::{FileId, FileInfo, OpId, VolumeError, VolumeId, VolumeStats};
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 /// State of a file id on a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +32,33 @@ pub enum FileState {
     Deleted,
     /// It is unknown.
     Unknown,
+}
+
+/// See `MemberStore::get_ranges`.
+pub(super) fn get_ranges(
+    core: &MemberCore,
+    vid: VolumeId,
+    name: &[u8],
+    ranges: &[Range<u64>],
+    if_file: Option<FileId>,
+) -> Result<(Vec<Option<Bytes>>, FileInfo), VolumeError> {
+    let mut head = wanted(core, vid, name, if_file)?;
+    loop {
+        let mut answers = vec![None; ranges.len()];
+        read_body_ranges(&core.spaces, vid, &head, ranges, &mut |index, answer| {
+            answers[index] = answer.ok();
+            ControlFlow::Continue(())
+        })?;
+        if answers.iter().all(Option::is_some) {
+            return Ok((answers, head.info()));
+        }
+        // Deleted between the reads of head and pieces: nothing is damaged.
+        let now = wanted(core, vid, name, if_file)?;
+        if now.fid == head.fid {
+            return Ok((answers, head.info()));
+        }
+        head = now;
+    }
 }
 
 /// See `MemberStore::stat`.

@@ -5,8 +5,8 @@ use copal_codec::crc32c;
 use copal_proto::{
     Method, WireFrame,
     messages::{
-        Accepted, Disk, Failure, FileHead, Id, Map, Member, Put, Resolve, Resolved, Role, View, WatchMap,
-        failure::Code,
+        Accepted, Disk, Failure, FileHead, GetRanges, GetRangesReply, Id, Map, Member, Put, RangeBytes,
+        Resolve, Resolved, Role, View, WatchMap, failure::Code,
     },
 };
 use prost::Message;
@@ -95,6 +95,22 @@ fn example() -> Vec<(&'static str, Vec<u8>)> {
     let watch = WatchMap { since: 0, wait_ms: 0 };
     let resolve = Resolve { path: "mail".to_owned() };
     let resolved = Resolved { volume: VOLUME, options: None };
+    let ranges = GetRanges {
+        group: 1,
+        epoch: 9,
+        volume: VOLUME,
+        name: Bytes::from_static(b"m1"),
+        if_file: Some(id(1)),
+        starts: vec![3, 0],
+        lengths: vec![2, 1],
+    };
+    let parts = GetRangesReply {
+        head: put.head.clone(),
+        role: Role::Normal.into(),
+        ranges: [&b"lo"[..], b"h"]
+            .map(|part| RangeBytes { bytes: Bytes::from_static(part), corrupt: false })
+            .to_vec(),
+    };
     vec![
         ("watch", sent(1, Method::WatchMap, 0, &watch)),
         ("map", reply(1, Method::WatchMap, false, &map)),
@@ -102,6 +118,8 @@ fn example() -> Vec<(&'static str, Vec<u8>)> {
         ("resolved", reply(2, Method::Resolve, false, &resolved)),
         ("put", sent(1, Method::Put, TRACE, &put)),
         ("held", reply(1, Method::Put, false, &held)),
+        ("ranges", sent(2, Method::GetRanges, 0, &ranges)),
+        ("parts", reply(2, Method::GetRanges, false, &parts)),
         ("exists", reply(1, Method::Put, true, &taken)),
     ]
 }

@@ -52,9 +52,13 @@ impl CallHandler for DataServer {
             }
             Method::PutPiece => self.stage(&caller, read(message)?).await,
             Method::GetPiece => self.staged_piece(read(message)?).await,
-            Method::Get | Method::Stat | Method::List | Method::Find | Method::Totals | Method::Verify => {
-                self.answer_read(method, message).await
-            }
+            Method::Get
+            | Method::GetRanges
+            | Method::Stat
+            | Method::List
+            | Method::Find
+            | Method::Totals
+            | Method::Verify => self.answer_read(method, message).await,
             Method::VolumeState => {
                 if !peer.is(&name_of_master()) {
                     return Err(Status::new(Code::Denied, "only a master may set the state of a volume"));

@@ -18,7 +18,7 @@ use copal_data::{
     VerifySpan, VolumeNotice,
 };
 use copal_proto::{
-    Method, id,
+    Method, RANGES_MAX, id,
     messages::{self, failure::Code},
     of_id, role_of,
 };
@@ -28,6 +28,7 @@ use copal_volume::{
 };
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -217,6 +218,7 @@ impl DataServer {
                     role: role_of(role).into(),
                 }))
             }
+            Method::GetRanges => self.answer_ranges(read(message)?).await,
             Method::Stat => {
                 let request: messages::Stat = read(message)?;
                 let (vid, at) = (VolumeId(request.volume), (request.group, request.epoch));
@@ -283,6 +285,42 @@ impl DataServer {
             }
             _ => self.verify(read(message)?).await,
         }
+    }
+
+    async fn answer_ranges(self: Arc<Self>, request: messages::GetRanges) -> Result<Bytes, Status> {
+        let bytes: u64 = request.lengths.iter().map(|length| u64::from(*length)).sum();
+        if request.lengths.len() > RANGES_MAX || bytes > PIECE_BYTES as u64 {
+            return Err(Status::new(
+                Code::TooLarge,
+                "at most 1024 ranges of 4 MiB together are read at once",
+            ));
+        }
+        if request.starts.len() != request.lengths.len() {
+            return Err(Status::new(Code::Invalid, "each range has a start and a length"));
+        }
+        let (vid, at) = (VolumeId(request.volume), (request.group, request.epoch));
+        let name = checked(request.name)?;
+        let if_file = request.if_file.map(|fid| FileId(id(Some(fid))));
+        let ranges: Vec<Range<u64>> = request
+            .starts
+            .iter()
+            .zip(&request.lengths)
+            .map(|(start, length)| *start..start.saturating_add(u64::from(*length)))
+            .collect();
+        let get = move |store: &MemberStore| store.get_ranges(vid, &name, &ranges, if_file);
+        let ((answers, info), role) = self.read_in_epoch(at, vid, get).await?;
+        if answers.iter().any(Option::is_none) {
+            self.host.damage.report(vid.birth_group());
+        }
+        let ranges = answers.into_iter().map(|answer| messages::RangeBytes {
+            corrupt: answer.is_none(),
+            bytes: answer.unwrap_or_default(),
+        });
+        Ok(encoded(&messages::GetRangesReply {
+            head: Some(head_of(&info)),
+            role: role_of(role).into(),
+            ranges: ranges.collect(),
+        }))
     }
 
     async fn verify(self: Arc<Self>, request: messages::Verify) -> Result<Bytes, Status> {

@@ -52,9 +52,13 @@ pub(crate) struct AccessControl {
 fn required_rights(method: Method) -> Option<RightSet> {
     match method {
         Method::Ping => Some(RightSet::default()),
-        Method::Get | Method::Stat | Method::List | Method::Find | Method::Totals | Method::GetPiece => {
-            Some(RightSet::READ)
-        }
+        Method::Get
+        | Method::GetRanges
+        | Method::Stat
+        | Method::List
+        | Method::Find
+        | Method::Totals
+        | Method::GetPiece => Some(RightSet::READ),
         Method::Put | Method::PutPiece | Method::Confirm => Some(RightSet::CREATE),
         Method::Delete => Some(RightSet::DELETE),
         _ => None,

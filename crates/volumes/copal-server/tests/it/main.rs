@@ -10,5 +10,6 @@ mod conformance;
 mod force_accept;
 mod harness;
 mod members;
+mod ranges;
 mod rights;
 mod seals;

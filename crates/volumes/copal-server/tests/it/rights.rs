@@ -126,6 +126,7 @@ fn request(method: Method, at: &Place, name: &'static str, fid: FileId, now_ms: 
         Method::Confirm => of!(Confirm { name, head }),
         Method::Delete => of!(Delete { name, fid: id, op }),
         Method::Get => of!(Get { name, end: 10 }),
+        Method::GetRanges => of!(GetRanges { name, starts: vec![0], lengths: vec![10] }),
         Method::Stat => of!(Stat { name }),
         Method::List => of!(List { limit: 10 }),
         Method::Find => of!(Find { fid: id }),
@@ -136,12 +137,13 @@ fn request(method: Method, at: &Place, name: &'static str, fid: FileId, now_ms: 
 }
 
 /// Calls of clients to data servers about a volume.
-const OF_VOLUMES: [Method; 10] = [
+const OF_VOLUMES: [Method; 11] = [
     Method::PutPiece,
     Method::Put,
     Method::Confirm,
     Method::Delete,
     Method::Get,
+    Method::GetRanges,
     Method::Stat,
     Method::List,
     Method::Find,
@@ -190,9 +192,13 @@ fn data_server_lets(kind: Kind, method: Method) -> bool {
         Method::Ping => true,
         Method::VolumeState | Method::WhatSeen | Method::AcceptAll => kind == Kind::Master,
         Method::Gossip => kind == Kind::Itself,
-        Method::Get | Method::Stat | Method::List | Method::Find | Method::Totals | Method::GetPiece => {
-            kind != Kind::Elsewhere
-        }
+        Method::Get
+        | Method::GetRanges
+        | Method::Stat
+        | Method::List
+        | Method::Find
+        | Method::Totals
+        | Method::GetPiece => kind != Kind::Elsewhere,
         // A client that may create may delete the file that it is creating.
         Method::PutPiece | Method::Put | Method::Confirm | Method::Delete => !is_named,
         _ => !is_named && kind != Kind::Agent,

@@ -109,6 +109,19 @@ impl MemberStore {
         reads::get(&self.core, vid, name, range, if_file)
     }
 
+    /// Reads many ranges of a file, sorted and joined, and its head. `None` for ranges on damage.
+    /// # Errors
+    /// As [`MemberStore::get`], without `Corrupt` of bytes.
+    pub fn get_ranges(
+        &self,
+        vid: VolumeId,
+        name: &[u8],
+        ranges: &[Range<u64>],
+        if_file: Option<FileId>,
+    ) -> Result<(Vec<Option<Bytes>>, FileInfo), VolumeError> {
+        reads::get_ranges(&self.core, vid, name, ranges, if_file)
+    }
+
     /// Up to `limit` live files whose names begin with `prefix` and are above `after`.
     /// # Errors
     /// `VolumeGone`, `Corrupt`, `Failed`.
