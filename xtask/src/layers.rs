@@ -7,11 +7,13 @@
 //! - Product code does not use the testkit: it stands under `[dev-dependencies]` only.
 //! - Product code does not contain the emulated disks: their feature is enabled under `[dev-dependencies]` only, by
 //!   simulators and by this crate.
+//! - No crate above the object store has a constant of a device (`device_constants`).
 //! - No async runtime below the volume layer. The resolved graph is searched, so that none enters through a
 //!   dependency of a dependency.
 //!
 //! Not here: versions and licences (`deny.toml`).
 
+use crate::device_constants;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use std::{
@@ -127,12 +129,14 @@ pub(crate) fn run(root: &Path) -> Result<()> {
         bail!("cargo metadata failed; is Cargo.lock up to date?");
     }
     let metadata: Metadata = serde_json::from_slice(&output.stdout).context("parsing cargo metadata")?;
-    let faults = faults(&order, &directories(root, &metadata), &metadata);
+    let mut faults = faults(&order, &directories(root, &metadata), &metadata);
+    let above: Vec<&str> = LAYERS[2..].iter().map(|(folder, _)| *folder).collect();
+    faults.extend(device_constants::faults(root, &above)?);
     for fault in &faults {
         println!("layers: {fault}");
     }
     if !faults.is_empty() {
-        bail!("layers: {} dependencies point the wrong way", faults.len());
+        bail!("layers: {} findings", faults.len());
     }
     for (from, to, why) in SKIPS {
         println!("layers: {from} reaches past its neighbour to {to}: {why}");

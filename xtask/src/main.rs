@@ -10,6 +10,7 @@ mod ci;
 mod cluster_sim;
 mod crash;
 mod demo;
+mod device_constants;
 mod full_disk;
 mod house;
 mod kill_loop;

@@ -81,6 +81,7 @@ impl EmulatedDevice<HddModel> {
             logical_block: profile.logical_block,
             discard_unit: 0,
             gives_back: false,
+            rotational: true,
             ..memory_geometry(image.size())
         };
         EmulatedDevice::of_model(HddModel::new(image.size(), profile), image, geometry)
