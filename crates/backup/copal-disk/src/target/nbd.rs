@@ -1,8 +1,8 @@
 //! NBD target: an export of a VM about to be started, of `qemu-nbd`, or of a storage appliance.
 //!
 //! Writes go over as many connections as the server offers, up to [`CONNECTIONS`]. If the block size of an
-//! export is larger than a byte, whole blocks are written, and the rest of a block is read first. That is
-//! safe: a restore has one thread per segment, and each block lies within one segment.
+//! export is larger than a byte, whole blocks are written, and the rest of a block is read first, by one thread
+//! at a time: two threads may write parts of one block.
 //! Not here: starting a server for an image (the user runs `qemu-nbd`).
 
 use super::{Target, TargetError};
@@ -10,6 +10,7 @@ use copal_chunk::SEGMENT_BYTES;
 use copal_nbd::{
     BASE_ALLOCATION, Client, ConnectOptions, ConnectionPool, ExportInfo, NbdError, STATE_ZERO, Uri,
 };
+use parking_lot::Mutex;
 
 /// Maximum number of connections to one export.
 const CONNECTIONS: usize = 4;
@@ -26,6 +27,8 @@ static ZEROES: [u8; 256 << 10] = [0; 256 << 10];
 pub struct NbdTarget {
     what: String,
     connections: ConnectionPool,
+    /// Held while a block is read, changed and written.
+    part_of_block: Mutex<()>,
 }
 
 impl NbdTarget {
@@ -51,7 +54,7 @@ impl NbdTarget {
                 reason: format!("{spec} holds data; add --force to overwrite it"),
             });
         }
-        Ok(NbdTarget { what: spec.to_owned(), connections })
+        Ok(NbdTarget { what: spec.to_owned(), connections, part_of_block: Mutex::new(()) })
     }
 
     fn failed(&self, error: &NbdError) -> TargetError {
@@ -73,6 +76,7 @@ impl NbdTarget {
         if head == 0 && tail == 0 {
             return self.write_blocks(offset, data);
         }
+        let _one_thread = self.part_of_block.lock();
         let end = (offset + data.len() as u64).next_multiple_of(block as u64);
         let start = offset - head;
         let mut whole = vec![0; (end - start) as usize];
