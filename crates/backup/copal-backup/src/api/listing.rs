@@ -23,6 +23,7 @@ fn listing(parts: &RepositoryParts, manifest: &Manifest, disk: &ManifestDisk) ->
         let Some(page) = page else { continue };
         let index = index as u64;
         let page = tree.page(Some(page), size, index)?;
+        tree.announce(page.segments.iter().flatten());
         for (within, segment) in page.segments.iter().enumerate() {
             let Some(segment) = segment else { continue };
             segments += 1;

@@ -63,6 +63,7 @@ impl DiskReader<'_> {
         job.recipe_id = recipe_id;
         job.entries.clear();
         let rows = self.look_up(&recipe, &fresh, old)?;
+        self.stored.read_ahead(&rows)?;
         for ((entry, fresh), (piece, _)) in recipe.entries.iter().zip(fresh).zip(layout) {
             let state = match entry.chunk {
                 None => ChunkState::Hole,

@@ -201,6 +201,11 @@ impl<'a> DiskReader<'a> {
                 self.progress.advance(changes.dirty_bytes_in(&page_range));
                 continue;
             }
+            let numbers = (index * PAGE_SEGMENTS as u64)..;
+            let changed = page.segments.iter().zip(numbers).filter_map(|(segment, number)| {
+                segment.as_ref().filter(|_| changes.touches(&segment_range(size, number)))
+            });
+            self.tree.announce(changed);
             for (within, &reference) in page.segments.iter().enumerate() {
                 let number = index * PAGE_SEGMENTS as u64 + within as u64;
                 let range = segment_range(size, number);
@@ -353,6 +358,8 @@ impl<'a> DiskReader<'a> {
                 self.progress.notice(&format!("the base is not used here: {error}"));
                 RecipePage::default()
             });
+            // Of changed segments the old recipes are read. Which ones change is not known yet.
+            self.tree.announce(page.segments.iter().flatten());
             *cached = Some((index, page));
         }
         let (_, page) = cached.as_ref()?;

@@ -96,6 +96,10 @@ impl SpotCheck<'_> {
         }
         pieces.truncate(count);
         pieces.sort_unstable();
+        let within = |piece: &u64| (piece / SEGMENT - index * (PAGE_BYTES / SEGMENT)) as usize;
+        let mut segments: Vec<usize> = pieces.iter().map(within).collect();
+        segments.dedup();
+        tree.announce(segments.into_iter().filter_map(|within| page.segments.get(within)?.as_ref()));
         let mut known: Option<(u64, Vec<RecipeEntry>)> = None;
         for piece in pieces {
             if self.cancel.is_cancelled() {

@@ -6,9 +6,10 @@ use super::in_flight_chunks::InFlightChunks;
 use crate::catalog::popular::PopularState;
 use crate::catalog::replay::ReplayedLog;
 use crate::index::IndexRow;
+use crate::packs::frame_reader::FrameReader;
 use crate::packs::home::PackHome;
 use crate::packs::pack::PackNumber;
-use crate::packs::pack_store::{FrameReader, LocatedFrame, PackStore};
+use crate::packs::pack_store::{LocatedFrame, PackStore};
 use crate::request::error::Result;
 use crate::snapshot::recipe::FrameRef;
 use crate::steps::popular::counts;
@@ -52,6 +53,24 @@ impl<'a> StoredChunks<'a> {
     /// From now on frames of popular packs that do not count in this log are ignored.
     pub(super) fn set_popular(&mut self, popular: Arc<ReplayedLog<PopularState>>) {
         self.popular = Some(popular);
+    }
+
+    /// Reads the frames of these ids ahead, if each is decrypted before it is referred to. `rows`: their index
+    /// rows.
+    /// # Errors
+    /// Errors of the store and the index.
+    pub(super) fn read_ahead<'r>(
+        &mut self,
+        rows: impl IntoIterator<Item = (&'r [u8; 16], &'r Vec<IndexRow>)>,
+    ) -> Result<()> {
+        let Some(opened) = &mut self.opened else { return Ok(()) };
+        let mut frames = Vec::new();
+        for (id, rows) in rows {
+            let places = self.pack_store.index.places_of(rows.clone())?;
+            let first = places.into_iter().find(|(_, entry)| entry.home.has_chunks());
+            frames.extend(first.map(|(row, entry)| (entry.location(row), *id)));
+        }
+        opened.read_ahead(frames).map(drop)
     }
 
     /// The frame of a chunk in the index; `None`: no usable one. A full backup accepts only a frame that decrypts to

@@ -13,20 +13,22 @@ use crate::catalog::vm::PublishedSnapshot;
 use crate::check::affected::DamagedPlaces;
 use crate::check::scan::scan;
 use crate::index::reindex::{PackScope, StoredPack, for_each_pack};
+use crate::packs::pack::format::{self, PackHeader};
 use crate::packs::pack::reader;
 use crate::request::error::{Error, Result};
 use crate::request::progress::{CancelFlag, Progress, Stage};
 use crate::request::{CheckReport, Damage, ReadData, SnapshotId};
 use crate::retention::misdated;
 use crate::sessions::parts::RepositoryParts;
-use crate::snapshot::fetch::SegmentFetcher;
+use crate::snapshot::fetch::{ChunkFetcher, ChunkTaker, WantedChunk};
 use crate::snapshot::manifest::Manifest;
-use crate::snapshot::recipe::{DiskRoot, FrameRef, PAGE_SEGMENTS, SegmentRecipe, segment_length};
+use crate::snapshot::recipe::{DiskRoot, FrameRef, PAGE_SEGMENTS, SegmentRecipe};
 use crate::snapshot::tree::TreeReader;
-use copal_chunk::SEGMENT_BYTES;
 use std::collections::{HashMap, HashSet};
 use uuid::Uuid;
 
+/// Chunks that are verified together: on average 300 MiB of disk.
+const CHUNKS_OF_A_PART: usize = 16 << 10;
 /// Damages listed in a report; more are counted.
 const MAX_DAMAGES: usize = 1000;
 
@@ -108,28 +110,57 @@ pub(crate) fn verify(
     let mut report = CheckReport { snapshots: 1, ..CheckReport::default() };
     let id = manifest.snapshot;
     let mut walker = CheckWalk::new(parts, manifest.vm, cancel)?;
-    let mut fetcher = SegmentFetcher::new(pack_store)?;
-    let mut segment = vec![0; SEGMENT_BYTES];
+    let mut fetcher = ChunkFetcher::new(pack_store, Some(cancel));
+    let mut wanted = Vec::new();
     for disk in &manifest.disks {
         progress.stage(Stage::Verify, &disk.name, disk.data_bytes);
         let root = walker.tree.root(&disk.root, disk.size_bytes);
         let Some(root) = noted(root, &mut report, id)? else {
             continue;
         };
-        walker.disk(&root, None, id, &mut report, |report, number, recipe| {
-            let length = segment_length(root.size_bytes, number);
-            fetcher.fetch(recipe, &mut segment[..length], &mut |error| report.note(error, Some(id)))?;
-            for entry in recipe.entries.iter().filter(|entry| entry.chunk.is_some()) {
-                report.decoded_frames += 1;
-                report.references += 1;
-                progress.advance(u64::from(entry.length));
+        walker.disk(&root, None, id, &mut report, |report, _, recipe| {
+            let before = wanted.len();
+            wanted.extend(WantedChunk::of_segment(recipe, 0));
+            report.references += (wanted.len() - before) as u64;
+            match wanted.len() < CHUNKS_OF_A_PART {
+                true => Ok(()),
+                false => {
+                    verify_part(&mut fetcher, &mut wanted, progress, |error| report.note(error, Some(id)))
+                }
             }
-            Ok(())
         })?;
+        verify_part(&mut fetcher, &mut wanted, progress, |error| report.note(error, Some(id)))?;
     }
+    report.decoded_frames = report.references;
     report.decoded_bytes = fetcher.fetched_bytes;
     report.packs = fetcher.packs.len() as u64;
     Ok(report)
+}
+
+/// Decodes the chunks of a part of a disk, and empties the list of them.
+fn verify_part(
+    fetcher: &mut ChunkFetcher<'_>,
+    wanted: &mut Vec<WantedChunk>,
+    progress: &dyn Progress,
+    mut note: impl FnMut(Error) -> Result<()>,
+) -> Result<()> {
+    let takers = || Box::new(CountTaker(progress)) as Box<dyn ChunkTaker + '_>;
+    fetcher.fetch(wanted, &takers, &mut |lost, error| {
+        progress.advance(u64::from(lost.length));
+        note(error)
+    })?;
+    wanted.clear();
+    Ok(())
+}
+
+/// Counts chunks whose bytes are not needed.
+struct CountTaker<'p>(&'p dyn Progress);
+
+impl ChunkTaker for CountTaker<'_> {
+    fn take(&mut self, wanted: &WantedChunk, _: &[u8]) -> Result<()> {
+        self.0.advance(u64::from(wanted.length));
+        Ok(())
+    }
 }
 
 /// Checks the whole repository.
@@ -248,12 +279,15 @@ impl<'a> CheckWalk<'a> {
             report.recipes += 1;
             let old_size = old.map_or(0, |old| old.size_bytes);
             let shared = before.and_then(|before| self.tree.page(Some(&before), old_size, index).ok());
-            for (within, segment) in page.segments.iter().enumerate() {
-                let old: Option<FrameRef> =
-                    shared.as_ref().and_then(|page| page.segments.get(within).copied().flatten());
-                let Some(segment) = segment.as_ref().filter(|segment| old.as_ref() != Some(segment)) else {
-                    continue;
-                };
+            let is_new = |(within, segment): &(usize, &FrameRef)| {
+                shared.as_ref().and_then(|page| page.segments.get(*within).copied().flatten())
+                    != Some(**segment)
+            };
+            let segments = page.segments.iter().enumerate();
+            let segments = segments.filter_map(|(within, segment)| Some((within, segment.as_ref()?)));
+            let segments: Vec<(usize, &FrameRef)> = segments.filter(is_new).collect();
+            self.tree.announce(segments.iter().map(|(_, segment)| *segment));
+            for (within, segment) in segments {
                 if self.cancel.is_cancelled() {
                     return Err(Error::Cancelled { kept_bytes: None });
                 }
@@ -287,40 +321,51 @@ fn check_packs(
 ) -> Result<DamagedPlaces> {
     let pack_store = parts.pack_store();
     let mut places = DamagedPlaces::default();
-    let mut total = 0;
+    let mut packs = Vec::new();
     for_each_pack(pack_store, PackScope::All, |pack| {
-        total += if is_chosen(read_data, &pack) { pack.info.size } else { 0 };
+        packs.push(pack);
         Ok(())
     })?;
-    progress.stage(Stage::ReadData, "packs", total);
-    for_each_pack(pack_store, PackScope::All, |pack| {
+    // In the order in which they were written, which is about that of their places.
+    packs.sort_unstable_by_key(|pack| pack.info.fid);
+    let chosen = packs.iter().filter(|pack| is_chosen(read_data, pack));
+    progress.stage(Stage::ReadData, "packs", chosen.map(|pack| pack.info.size).sum());
+    for pack in packs {
         if cancel.is_cancelled() {
             return Err(Error::Cancelled { kept_bytes: None });
         }
         report.packs += 1;
-        match reader::header(&*pack_store.volumes.store, pack.vid, pack.number) {
+        let check_header = |report: &mut CheckReport, header: Result<PackHeader>| match header {
             Ok(header) => {
                 report.unfinished_packs += u64::from(unfinished.contains(&header.session));
-                if header.domain != *pack_store.volumes.domain.as_bytes() || header.kind != pack.home.kind() {
-                    report
-                        .note(reader::damaged(pack.number, "its header does not match its location"), None)?;
+                if header.domain == *pack_store.volumes.domain.as_bytes() && header.kind == pack.home.kind() {
+                    return Ok(());
                 }
+                report.note(reader::damaged(pack.number, "its header does not match its location"), None)
             }
-            Err(error) => report.note(error, None)?,
-        }
-        let footer = match pack_store.footer(pack.home, pack.volume, pack.number) {
-            Ok(Some((footer, _))) => footer,
-            Ok(None) => return report.note(reader::damaged(pack.number, "it is missing"), None),
-            Err(error) => return report.note(error, None),
+            Err(error) => report.note(error, None),
         };
-        if !is_chosen(read_data, &pack) {
-            return Ok(());
-        }
+        let footer = match pack_store.footer(pack.home, pack.volume, pack.number) {
+            Ok(Some((footer, _))) => Ok(footer),
+            Ok(None) => Err(reader::damaged(pack.number, "it is missing")),
+            Err(error) => Err(error),
+        };
+        let footer = match footer {
+            Ok(footer) if is_chosen(read_data, &pack) => footer,
+            footer => {
+                let header = reader::header(&*pack_store.volumes.store, pack.vid, pack.number);
+                check_header(report, header)?;
+                footer.err().map_or(Ok(()), |error| report.note(error, None))?;
+                continue;
+            }
+        };
         let ids = pack.home.has_chunks().then_some(&pack_store.keys.id);
-        scan(pack_store, pack.vid, &footer, ids, report, &mut places)?;
+        scan(pack_store, pack.vid, &footer, ids, report, &mut places, &mut |report, block| {
+            let header = &block[..block.len().min(format::HEADER_BYTES)];
+            check_header(report, reader::header_of(pack.number, header))
+        })?;
         progress.advance(pack.info.size);
-        Ok(())
-    })?;
+    }
     Ok(places)
 }
 

@@ -6,14 +6,21 @@ use crate::packs::pack::reader::{FrameInflater, PackFooter, open_frame};
 use crate::packs::pack_store::PackStore;
 use crate::request::CheckReport;
 use crate::request::error::Result;
+use bytes::Bytes;
 use copal_chunk::IdKey;
 use copal_volume::VolumeId;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
-/// Reads every byte of a pack and notes damage with its place. If `ids` is set, chunks are compared with
-/// their ids.
+/// Checks the first block of a pack, which begins with its header.
+pub(crate) type HeaderCheck<'h> = dyn FnMut(&mut CheckReport, &[u8]) -> Result<()> + 'h;
+
+/// Blocks that are read with one call. Blocks that come early wait for those before them.
+const BLOCKS_OF_A_CALL: usize = 16;
+
+/// Reads every byte of a pack once, in order, and notes damage with its place. If `ids` is set, chunks are
+/// compared with their ids. `header` gets the first block.
 ///
-/// Memory: one block and the frame that straddles it.
+/// Memory: the blocks of one call, and the frame that straddles them.
 /// # Errors
 /// Errors of the store that are not damage.
 pub(crate) fn scan(
@@ -23,6 +30,7 @@ pub(crate) fn scan(
     ids: Option<&IdKey>,
     report: &mut CheckReport,
     places: &mut DamagedPlaces,
+    header: &mut HeaderCheck<'_>,
 ) -> Result<()> {
     let mut scan = PackScan {
         pack_store,
@@ -38,12 +46,33 @@ pub(crate) fn scan(
         held_at: 0,
         next_slot: 0,
     };
-    let blocks = footer.table.chunks_exact(format::BLOCK_HASH_BYTES);
-    for (number, hash) in blocks.enumerate() {
+    let hashes: Vec<&[u8]> = footer.table.chunks_exact(format::BLOCK_HASH_BYTES).collect();
+    let range = |number: usize| {
         let start = (number * format::BLOCK_BYTES) as u64;
-        let end = (start + format::BLOCK_BYTES as u64).min(footer.hashed_end);
-        scan.block(vid, number, hash, start..end)?;
-        scan.frames_up_to(end)?;
+        start..(start + format::BLOCK_BYTES as u64).min(footer.hashed_end)
+    };
+    for first in (0..hashes.len()).step_by(BLOCKS_OF_A_CALL) {
+        let last = (first + BLOCKS_OF_A_CALL).min(hashes.len());
+        let ranges: Vec<Range<u64>> = (first..last).map(range).collect();
+        let mut early: Vec<Option<Result<Bytes>>> = (first..last).map(|_| None).collect();
+        let mut next = 0;
+        let mut failed = None;
+        pack_store.read_ranges((footer, vid), &ranges, &mut |index, answer| {
+            early[index] = Some(answer);
+            while let Some(block) = early.get_mut(next).and_then(Option::take) {
+                let number = first + next;
+                next += 1;
+                let scanned = scan.block(number, hashes[number], range(number), block, header);
+                if let Err(error) = scanned.and_then(|()| scan.frames_up_to(range(number).end)) {
+                    failed = Some(error);
+                    return ControlFlow::Break(());
+                }
+            }
+            ControlFlow::Continue(())
+        })?;
+        if let Some(error) = failed {
+            return Err(error);
+        }
     }
     scan.frames_of_bad_blocks();
     debug_assert!(footer.rows.is_empty() || footer.rows[0].offset as usize == HEADER_BYTES);
@@ -70,11 +99,21 @@ struct PackScan<'a> {
 }
 
 impl PackScan<'_> {
-    /// Reads one block into `held`.
-    fn block(&mut self, vid: VolumeId, number: usize, hash: &[u8], range: Range<u64>) -> Result<()> {
+    /// Adds one block to `held`.
+    fn block(
+        &mut self,
+        number: usize,
+        hash: &[u8],
+        range: Range<u64>,
+        block: Result<Bytes>,
+        header: &mut HeaderCheck<'_>,
+    ) -> Result<()> {
         let damaged = |detail: String| self.footer.damaged(format!("block {number}: {detail}"));
-        match self.pack_store.read(vid, self.footer.number, range.clone()) {
+        match block {
             Ok(bytes) => {
+                if number == 0 {
+                    header(self.report, &bytes)?;
+                }
                 if format::block_hash(&bytes)[..] != *hash {
                     let noted = self.report.note_at(damaged("its bytes do not fit their hash".into()))?;
                     self.bad_blocks.extend(noted.map(|noted| (range, noted)));
@@ -113,8 +152,8 @@ impl PackScan<'_> {
         let encrypted = &mut self.held[from..from + row.stored as usize];
         let opened = open_frame(footer, slot, encrypted).and_then(|payload| {
             let inflated = self.inflater.inflate(row, payload, &mut self.raw);
-            inflated.map_err(|detail| footer.damaged(format!("frame {slot}: {detail}")))?;
-            if self.ids.is_some_and(|key| key.id(&self.raw).short() != row.id) {
+            let raw = inflated.map_err(|detail| footer.damaged(format!("frame {slot}: {detail}")))?;
+            if self.ids.is_some_and(|key| key.id(raw).short() != row.id) {
                 return Err(footer.damaged(format!("frame {slot}: its bytes do not fit its id")));
             }
             Ok(())

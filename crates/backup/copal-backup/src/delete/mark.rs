@@ -10,9 +10,10 @@
 //! - An unresolvable reference is an error: nothing is swept while a reference is not understood (BAK-8).
 
 use crate::delete::references::is_private;
+use crate::packs::frame_reader::FrameReader;
 use crate::packs::home::PackHome;
 use crate::packs::pack::{FrameLocation, PackNumber, format};
-use crate::packs::pack_store::{FrameReader, PackStore, unresolved};
+use crate::packs::pack_store::{PackStore, unresolved};
 use crate::request::error::{Error, Result};
 use crate::request::peers::ShortId;
 use crate::request::progress::{CancelFlag, Progress};
@@ -277,12 +278,15 @@ impl<'a> FrameMarks<'a> {
             let old_size = old.map_or(0, |old| old.size_bytes);
             // Only a shortcut: with an unreadable page nothing is skipped.
             let shared = before.and_then(|before| tree.page(Some(&before), old_size, index).ok());
-            for (within, segment) in now.segments.iter().enumerate() {
-                let Some(segment) = segment else { continue };
-                let same = shared.as_ref().and_then(|page| page.segments.get(within).copied().flatten());
-                if same.as_ref() == Some(segment) {
-                    continue;
-                }
+            let is_new = |(within, segment): &(usize, &FrameRef)| {
+                shared.as_ref().and_then(|page| page.segments.get(*within).copied().flatten())
+                    != Some(**segment)
+            };
+            let segments = now.segments.iter().enumerate();
+            let segments = segments.filter_map(|(within, segment)| Some((within, segment.as_ref()?)));
+            let segments: Vec<(usize, &FrameRef)> = segments.filter(is_new).collect();
+            tree.announce(segments.iter().map(|(_, segment)| *segment));
+            for (within, segment) in segments {
                 let number = index * PAGE_SEGMENTS as u64 + within as u64;
                 let recipe = tree.segment(segment, root.size_bytes, number)?;
                 self.recipe(tree, segment)?;

@@ -24,6 +24,7 @@ pub(crate) fn for_each(
             visit(page)?;
             let index = index as u64;
             let page = tree.page(Some(page), size, index)?;
+            tree.announce(page.segments.iter().flatten());
             for (within, segment) in page.segments.iter().enumerate() {
                 let Some(segment) = segment else { continue };
                 visit(segment)?;

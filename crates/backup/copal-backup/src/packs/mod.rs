@@ -1,5 +1,8 @@
 //! Packs and the volumes that hold them: format, encryption, reading, appending.
 
+pub(crate) mod frame_plan;
+pub(crate) mod frame_ranges;
+pub(crate) mod frame_reader;
 pub(crate) mod home;
 pub(crate) mod pack;
 pub(crate) mod pack_appender;

@@ -9,22 +9,22 @@
 //!   nothing brings the index of the VM up to date and looks once more.
 //! - An error that is not damage ends the search: a frame that is temporarily unreachable is never passed
 //!   over for another copy.
-//! - Memory: footers up to a fixed budget, and one window per reader.
+//! - Memory: footers up to a fixed budget.
+//!
+//! Not here: the bytes of frames (`frame_ranges`, `frame_reader`).
 
 use crate::index::ChunkIndex;
 use crate::keys::DomainKeys;
 use crate::packs::home::PackHome;
 use crate::packs::pack::format::FrameRow;
-use crate::packs::pack::reader::{self, FrameInflater, PackFooter};
+use crate::packs::pack::reader::{self, PackFooter};
 use crate::packs::pack::{FrameLocation, PackNumber};
-use crate::packs::pack_cipher::TAG_BYTES;
 use crate::packs::volumes::RepositoryVolumes;
 use crate::request::error::{Error, Result};
 use crate::request::{Layout, LostFrame};
 use crate::rules::broken::{self, Flaw};
 use crate::snapshot::recipe::FrameRef;
 use bytes::Bytes;
-use copal_chunk::ChunkId;
 use copal_volume::{ReadOptions, VolumeError, VolumeId};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
@@ -36,9 +36,6 @@ use uuid::Uuid;
 const FOOTER_BUDGET_BYTES: usize = 6 << 20;
 /// Number of missing packs that are remembered.
 const MISSING_PACKS: usize = 4096;
-/// Bytes fetched at once when frames are read one after another.
-const WINDOW_BYTES: u64 = 64 << 10;
-
 /// Number of damaged frames remembered while the index is open for reading only. A later read finds the
 /// others again.
 const MAX_UNNOTED: usize = 4096;
@@ -378,16 +375,27 @@ impl PackStore {
     }
 
     /// Reads `range` of a pack.
+    /// # Errors
+    /// `Damaged`, also if another host removed the pack; errors of the store.
     pub(crate) fn read(&self, vid: VolumeId, pack: PackNumber, range: std::ops::Range<u64>) -> Result<Bytes> {
         let wanted = range.end - range.start;
         let name = pack.file_name();
-        let read = ReadOptions::default();
-        let bytes = match self.volumes.store.get(vid, name.as_bytes(), range, &read) {
+        let bytes = self.volumes.store.get(vid, name.as_bytes(), range, &ReadOptions::default());
+        self.read_of(pack, wanted, bytes)
+    }
+
+    /// Counts an answer of the store to a read of `wanted` bytes, and checks its length.
+    /// # Errors
+    /// As [`PackStore::read`].
+    pub(super) fn read_of(
+        &self,
+        pack: PackNumber,
+        wanted: u64,
+        bytes: std::result::Result<Bytes, VolumeError>,
+    ) -> Result<Bytes> {
+        let bytes = match bytes {
             // Another host removed the pack after its footer was read here.
-            Err(VolumeError::NotFound | VolumeError::VolumeGone) => {
-                self.footers.lock().lose(pack);
-                return Err(reader::damaged(pack, "it was removed while it was read"));
-            }
+            Err(VolumeError::NotFound | VolumeError::VolumeGone) => return Err(self.removed(pack)),
             bytes => bytes?,
         };
         self.note_read(bytes.len() as u64);
@@ -395,6 +403,12 @@ impl PackStore {
             return Err(reader::damaged(pack, format!("a read of {wanted} bytes returned {}", bytes.len())));
         }
         Ok(bytes)
+    }
+
+    /// Forgets a pack that another host removed, and returns the error of a read of it.
+    pub(super) fn removed(&self, pack: PackNumber) -> Error {
+        self.footers.lock().lose(pack);
+        reader::damaged(pack, "it was removed while it was read")
     }
 }
 
@@ -432,99 +446,5 @@ impl FooterCache {
                 self.bytes -= old.memory_bytes();
             }
         }
-    }
-}
-
-/// Reads frames one after another; neighbours come from one fetch. One per thread.
-pub(crate) struct FrameReader<'a> {
-    pack_store: &'a PackStore,
-    inflater: FrameInflater,
-    window: Option<(PackNumber, u64, Bytes)>,
-    encrypted: Vec<u8>,
-    raw: Vec<u8>,
-}
-
-impl<'a> FrameReader<'a> {
-    pub(crate) fn new(pack_store: &'a PackStore) -> Result<FrameReader<'a>> {
-        Ok(FrameReader {
-            pack_store,
-            inflater: FrameInflater::new()?,
-            window: None,
-            encrypted: Vec::new(),
-            raw: Vec::new(),
-        })
-    }
-
-    /// Reads and decompresses a frame. The caller compares the bytes with their id.
-    /// # Errors
-    /// `Damaged`, and errors of the store.
-    pub(crate) fn raw(&mut self, located: &LocatedFrame) -> Result<&[u8]> {
-        self.payload(located)?;
-        let row = *located.row();
-        let payload = &self.encrypted[..self.encrypted.len() - TAG_BYTES];
-        let inflated = self.inflater.inflate(&row, payload, &mut self.raw);
-        inflated.map_err(|detail| {
-            self.pack_store.note_damaged(&located.footer, located.location.slot);
-            located.footer.damaged(format!("frame {}: {detail}", located.location.slot))
-        })?;
-        Ok(&self.raw)
-    }
-
-    /// Whether the frame decrypts to the chunk of this id.
-    /// # Errors
-    /// Errors of the store that are not damage.
-    pub(crate) fn opens_to(&mut self, located: &LocatedFrame, id: &ChunkId) -> Result<bool> {
-        let pack_store = self.pack_store;
-        match self.raw(located) {
-            Ok(raw) if pack_store.keys.id.id(raw) == *id => Ok(true),
-            Ok(_) => {
-                pack_store.note_damaged(&located.footer, located.location.slot);
-                Ok(false)
-            }
-            Err(error) if error.is_corruption() => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Decrypts a frame; the payload is still compressed if its row says so.
-    /// # Errors
-    /// `Damaged`, and errors of the store.
-    pub(crate) fn payload(&mut self, located: &LocatedFrame) -> Result<&[u8]> {
-        self.open(located).inspect_err(|error| {
-            if error.is_corruption() {
-                self.pack_store.note_damaged(&located.footer, located.location.slot);
-            }
-        })?;
-        let opened = self.encrypted.len() - TAG_BYTES;
-        Ok(&self.encrypted[..opened])
-    }
-
-    /// Reads the frame into `encrypted` and decrypts it there.
-    fn open(&mut self, located: &LocatedFrame) -> Result<()> {
-        let row = *located.row();
-        let pack = located.footer.number;
-        let (start, end) = (u64::from(row.offset), row.end());
-        let held = self
-            .window
-            .take()
-            .filter(|(held, at, bytes)| *held == pack && *at <= start && end <= at + bytes.len() as u64);
-        let (_, at, bytes) = match held {
-            Some(held) => self.window.insert(held),
-            None => {
-                let last = located.footer.rows.last().map_or(end, FrameRow::end);
-                let until = end.max((start + WINDOW_BYTES).min(last));
-                let bytes = match self.pack_store.read(located.vid, pack, start..until) {
-                    // A damaged place must not hide its neighbours.
-                    Err(error) if error.is_corruption() && until > end => {
-                        self.pack_store.read(located.vid, pack, start..end)?
-                    }
-                    bytes => bytes?,
-                };
-                self.window.insert((pack, start, bytes))
-            }
-        };
-        self.encrypted.clear();
-        self.encrypted.extend_from_slice(&bytes[(start - *at) as usize..(end - *at) as usize]);
-        reader::open_frame(&located.footer, located.location.slot, &mut self.encrypted).map(drop)
     }
 }

@@ -12,11 +12,12 @@ use crate::catalog::log::{AppendOutcome, LogName};
 use crate::catalog::popular::{EnteredHost, PopularFate, PopularPack, PopularState};
 use crate::catalog::record::Record;
 use crate::keys::role::KeyId;
+use crate::packs::frame_reader::FrameReader;
 use crate::packs::home::PackHome;
 use crate::packs::pack::FrameLocation;
 use crate::packs::pack::PackNumber;
 use crate::packs::pack::writer::WrittenPack;
-use crate::packs::pack_store::{FrameReader, LocatedFrame};
+use crate::packs::pack_store::LocatedFrame;
 use crate::request::Layout;
 use crate::request::error::{Error, Result};
 use crate::request::json;
@@ -285,11 +286,20 @@ fn opens(parts: &RepositoryParts, pack: &PopularPack, cancel: &CancelFlag) -> Re
         return Ok(false);
     };
     let mut frames = FrameReader::new(pack_store)?;
-    for (row, slot) in footer.rows.iter().zip(0..) {
+    let place = |slot: usize| {
+        let slot = slot as u32;
+        FrameLocation { home: PackHome::Shared, volume: pack.volume, pack: number, slot }
+    };
+    let mut ahead = 0;
+    for (slot, row) in footer.rows.iter().enumerate() {
         if cancel.is_cancelled() {
             return Err(Error::Cancelled { kept_bytes: None });
         }
-        let location = FrameLocation { home: PackHome::Shared, volume: pack.volume, pack: number, slot };
+        if slot == ahead {
+            let rows = footer.rows.iter().enumerate().skip(slot);
+            ahead += frames.read_ahead(rows.map(|(slot, row)| (place(slot), row.id)))?;
+        }
+        let location = place(slot);
         let footer = footer.clone();
         let located = LocatedFrame { footer, vid, location };
         match frames.raw(&located) {

@@ -1,48 +1,47 @@
 //! Restore: writes one disk of a snapshot into a target.
 //!
-//! The calling thread walks the pages; workers fetch, decrypt and write one segment each, several at once. An
-//! ordered target is written by the calling thread alone.
+//! The calling thread walks the tree and collects the chunks of a part of the disk, a hundred MiB or more. They
+//! are fetched together (`snapshot::fetch`): pack after pack, so the bytes of the disk come in any order. The
+//! threads that decode chunks write them at their places. An ordered target is written by the calling thread
+//! alone, a smaller part at a time.
+//!
+//! Memory: independent of the disk. Chunks of a part are known by their references; their bytes are in memory
+//! only on their way, but for an ordered target.
 
+mod block_edges;
+mod ordered_window;
+mod run_writer;
 pub mod serve;
 
 use crate::packs::pack_store::PackStore;
 use crate::request::error::{Error, Result};
 use crate::request::progress::{CancelFlag, Progress, Stage};
 use crate::request::{RestoreRequest, RestoreSummary};
-use crate::snapshot::fetch::SegmentFetcher;
+use crate::snapshot::fetch::{ChunkFetcher, ChunkTaker, WantedChunk};
 use crate::snapshot::manifest::{Manifest, ManifestDisk};
-use crate::snapshot::recipe::{FrameRef, PAGE_BYTES, PAGE_SEGMENTS, segment_length};
+use crate::snapshot::recipe::{PAGE_BYTES, PAGE_SEGMENTS, SegmentRecipe, segment_length};
 use crate::snapshot::tree::TreeReader;
+use block_edges::BlockEdges;
 use copal_chunk::SEGMENT_BYTES;
 use copal_disk::target::Target;
-use crossbeam_channel::{Receiver, bounded};
-use parking_lot::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use ordered_window::{OrderedWindow, WindowTaker};
+use run_writer::RunWriter;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
-use uuid::Uuid;
 
-/// Memory of one worker: a segment, a read, a chunk.
-const WORKER_MEMORY_BYTES: u64 = 4 << 20;
+/// Memory for a chunk of the part that is being restored: its reference, and an incomplete block.
+const CHUNK_MEMORY_BYTES: u64 = 4096;
+/// Most chunks of a part: more of them save few reads. On average they are 150 MiB of disk.
+const MAX_CHUNKS: u64 = 8192;
 
-/// A segment to be written.
-struct SegmentTask {
-    number: u64,
-    reference: FrameRef,
-}
-
-/// The restore of one disk, shared by its workers.
+/// The restore of one disk, shared by its threads.
 struct RestoreJob<'a> {
-    pack_store: &'a PackStore,
-    vm: Uuid,
     size_bytes: u64,
     target: &'a dyn Target,
     progress: &'a dyn Progress,
-    cancel: &'a CancelFlag,
-    failed: AtomicBool,
-    first_error: Mutex<Option<Error>>,
+    /// Incomplete blocks of a target that is written in any order.
+    edges: BlockEdges,
     written_bytes: AtomicU64,
-    fetched_bytes: AtomicU64,
-    chunks: AtomicU64,
 }
 
 /// Restores one disk.
@@ -59,49 +58,27 @@ pub(crate) fn run(
     progress.stage(Stage::Restore, &disk.name, disk.data_bytes);
     target.begin(disk.size_bytes)?;
     let job = RestoreJob {
-        pack_store,
-        vm: manifest.vm,
         size_bytes: disk.size_bytes,
         target,
         progress,
-        cancel,
-        failed: AtomicBool::new(false),
-        first_error: Mutex::new(None),
+        edges: BlockEdges::new(disk.size_bytes),
         written_bytes: AtomicU64::new(0),
-        fetched_bytes: AtomicU64::new(0),
-        chunks: AtomicU64::new(0),
     };
-    if target.is_ordered() {
-        let mut worker = RestoreWorker::new(&job)?;
-        job.walk(disk, |task| worker.segment(&task))?;
-    } else {
-        let wanted = (request.fetches as u64).min(request.memory_bytes / WORKER_MEMORY_BYTES).clamp(1, 64);
-        let (task_in, task_out) = bounded(64);
-        std::thread::scope(|scope| {
-            let mut workers = 0;
-            for _ in 0..wanted {
-                let tasks: Receiver<SegmentTask> = task_out.clone();
-                let worker = std::thread::Builder::new().name("restore".to_owned());
-                match worker.spawn_scoped(scope, || job.work(tasks)) {
-                    Ok(_) => workers += 1,
-                    Err(error) => tracing::debug!(%error, workers, "the system starts no more threads"),
-                }
-            }
-            drop(task_out);
-            let walked = match workers {
-                // The system starts no thread: this thread does the work.
-                0 => RestoreWorker::new(&job)
-                    .and_then(|mut worker| job.walk(disk, |task| worker.segment(&task))),
-                _ => job.walk(disk, |task| task_in.send(task).map_err(|_| stopped())),
-            };
-            if let Err(error) = walked {
-                job.fail(error);
-            }
-            drop(task_in);
-        });
-        if let Some(error) = job.first_error.lock().take() {
-            return Err(error);
-        }
+    // The rest of the memory is for batches on their way.
+    let max_bytes = (request.memory_bytes / 4 * 3).max(SEGMENT_BYTES as u64);
+    let mut part = DiskPart {
+        job: &job,
+        fetcher: ChunkFetcher::new(pack_store, Some(cancel)).with_readers(request.fetches),
+        max_chunks: (request.memory_bytes / CHUNK_MEMORY_BYTES).clamp(SEGMENT_CHUNKS, MAX_CHUNKS) as usize,
+        max_bytes,
+        wanted: Vec::new(),
+        hole: PendingHole { at: 0, length: 0 },
+        ordered: target.is_ordered().then(|| OrderedWindow::new(max_bytes as usize)),
+        chunks: 0,
+    };
+    part.walk(|| TreeReader::new(pack_store, manifest.vm), disk, cancel)?;
+    for (at, rest) in job.edges.take_rest() {
+        target.write_at(at, &rest)?;
     }
     target.finish()?;
     let written_bytes = job.written_bytes.load(Ordering::Relaxed);
@@ -111,71 +88,126 @@ pub(crate) fn run(
         size_bytes: disk.size_bytes,
         written_bytes,
         hole_bytes: disk.size_bytes - written_bytes,
-        fetched_bytes: job.fetched_bytes.load(Ordering::Relaxed),
-        chunks: job.chunks.load(Ordering::Relaxed),
+        fetched_bytes: part.fetcher.fetched_bytes,
+        chunks: part.chunks,
         duration: started.elapsed(),
     })
 }
 
-/// Error of a sender whose workers have ended; the workers hold the real error.
-fn stopped() -> Error {
-    Error::Invalid { reason: "the restore was stopped".into() }
-}
+/// Chunks of a segment of the smallest chunks.
+const SEGMENT_CHUNKS: u64 = SEGMENT_BYTES as u64 / 4096;
 
 impl RestoreJob<'_> {
-    /// Hands out the segments with data, in order, and makes the holes between them.
-    fn walk(&self, disk: &ManifestDisk, mut hand_out: impl FnMut(SegmentTask) -> Result<()>) -> Result<()> {
-        let mut tree = TreeReader::new(self.pack_store, self.vm)?;
-        let root = tree.root(&disk.root, disk.size_bytes)?;
+    /// Counts bytes of data that were written.
+    fn wrote(&self, bytes: u64) {
+        self.written_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.progress.advance(bytes);
+    }
+}
+
+/// The part of the disk that is being restored.
+struct DiskPart<'a> {
+    job: &'a RestoreJob<'a>,
+    fetcher: ChunkFetcher<'a>,
+    max_chunks: usize,
+    /// Most bytes of data of an ordered part.
+    max_bytes: u64,
+    wanted: Vec<WantedChunk>,
+    /// A hole at the end of a part that is written in any order.
+    hole: PendingHole,
+    ordered: Option<OrderedWindow>,
+    /// Chunks of the parts so far.
+    chunks: u64,
+}
+
+impl DiskPart<'_> {
+    /// Restores the disk, part by part.
+    fn walk<'t>(
+        &mut self,
+        tree: impl Fn() -> Result<TreeReader<'t>>,
+        disk: &ManifestDisk,
+        cancel: &CancelFlag,
+    ) -> Result<()> {
+        let (mut pages, mut segments) = (tree()?, tree()?);
+        let root = pages.root(&disk.root, disk.size_bytes)?;
         let size = disk.size_bytes;
-        let mut hole = PendingHole { at: 0, length: 0 };
+        pages.announce(root.pages.iter().flatten());
         for (index, reference) in root.pages.iter().enumerate() {
             let index = index as u64;
             let start = index * PAGE_BYTES;
             let Some(reference) = reference else {
-                hole.grow(start, (start + PAGE_BYTES).min(size) - start);
+                self.hole(start, (start + PAGE_BYTES).min(size) - start)?;
                 continue;
             };
-            let page = tree.page(Some(reference), size, index)?;
+            let page = pages.page(Some(reference), size, index)?;
+            segments.announce(page.segments.iter().flatten());
             for (within, segment) in page.segments.iter().enumerate() {
+                if cancel.is_cancelled() {
+                    return Err(Error::Cancelled { kept_bytes: None });
+                }
                 let number = index * PAGE_SEGMENTS as u64 + within as u64;
+                let base = number * SEGMENT_BYTES as u64;
                 match segment {
-                    None => {
-                        let length = segment_length(size, number) as u64;
-                        hole.grow(number * SEGMENT_BYTES as u64, length);
-                    }
-                    Some(reference) => {
-                        hole.punch(self.target)?;
-                        if self.failed.load(Ordering::Relaxed) {
-                            return Err(stopped());
-                        }
-                        hand_out(SegmentTask { number, reference: *reference })?;
-                    }
+                    None => self.hole(base, segment_length(size, number) as u64)?,
+                    Some(reference) => self.segment(&segments.segment(reference, size, number)?, base)?,
                 }
             }
         }
-        hole.punch(self.target)
+        self.end()
     }
 
-    fn work(&self, tasks: Receiver<SegmentTask>) {
-        let outcome = RestoreWorker::new(self).and_then(|mut worker| {
-            for task in tasks {
-                if self.failed.load(Ordering::Relaxed) {
-                    break;
-                }
-                worker.segment(&task)?;
-            }
-            Ok(())
-        });
-        if let Err(error) = outcome {
-            self.fail(error);
+    fn hole(&mut self, at: u64, length: u64) -> Result<()> {
+        match &mut self.ordered {
+            Some(window) => drop(window.add(at, length, true)),
+            None => self.hole.grow(at, length, self.job.target)?,
         }
+        Ok(())
     }
 
-    /// Keeps the first error; later ones are only consequences.
-    fn fail(&self, error: Error) {
-        self.failed.store(true, Ordering::Relaxed);
-        self.first_error.lock().get_or_insert(error);
+    /// Adds a segment; restores the part first if the segment has no room in it.
+    fn segment(&mut self, recipe: &SegmentRecipe, base: u64) -> Result<()> {
+        let is_full = self.wanted.len() + recipe.entries.len() > self.max_chunks;
+        let max_data = self.max_bytes - SEGMENT_BYTES as u64;
+        if is_full || self.ordered.as_mut().is_some_and(|window| window.data_bytes() > max_data) {
+            self.end()?;
+        }
+        let mut at = base;
+        for entry in &recipe.entries {
+            let length = u64::from(entry.length);
+            match entry.chunk {
+                None => self.hole(at, length)?,
+                Some(chunk) => {
+                    let place = match &mut self.ordered {
+                        Some(window) => window.add(at, length, false),
+                        None => at,
+                    };
+                    self.wanted.push(WantedChunk { chunk, length: entry.length, place });
+                }
+            }
+            at += length;
+        }
+        Ok(())
+    }
+
+    /// Restores the part, and begins the next one behind it.
+    fn end(&mut self) -> Result<()> {
+        let job = self.job;
+        self.hole.punch(job.target)?;
+        match &mut self.ordered {
+            None => {
+                let takers = || Box::new(RunWriter::new(job)) as Box<dyn ChunkTaker + '_>;
+                self.fetcher.fetch(&self.wanted, &takers, &mut |_, error| Err(error))?;
+            }
+            Some(window) => {
+                let filled = &*window;
+                let takers = || Box::new(WindowTaker(filled)) as Box<dyn ChunkTaker + '_>;
+                self.fetcher.fetch(&self.wanted, &takers, &mut |_, error| Err(error))?;
+                window.write(job)?;
+            }
+        }
+        self.chunks += self.wanted.len() as u64;
+        self.wanted.clear();
+        Ok(())
     }
 }
 
@@ -186,62 +218,21 @@ struct PendingHole {
 }
 
 impl PendingHole {
-    fn grow(&mut self, at: u64, length: u64) {
-        if self.length == 0 {
+    /// Adds a hole; makes the earlier ones first if data is between them.
+    fn grow(&mut self, at: u64, length: u64, target: &dyn Target) -> Result<()> {
+        if self.at + self.length != at {
+            self.punch(target)?;
             self.at = at;
         }
         self.length += length;
+        Ok(())
     }
+
     fn punch(&mut self, target: &dyn Target) -> Result<()> {
         if self.length > 0 {
             target.hole(self.at, self.length)?;
+            self.at += self.length;
             self.length = 0;
-        }
-        Ok(())
-    }
-}
-
-/// Writes segments. One per thread.
-struct RestoreWorker<'a> {
-    job: &'a RestoreJob<'a>,
-    tree: TreeReader<'a>,
-    fetcher: SegmentFetcher<'a>,
-    segment: Vec<u8>,
-}
-
-impl<'a> RestoreWorker<'a> {
-    fn new(job: &'a RestoreJob<'a>) -> Result<RestoreWorker<'a>> {
-        Ok(RestoreWorker {
-            job,
-            tree: TreeReader::new(job.pack_store, job.vm)?,
-            fetcher: SegmentFetcher::new(job.pack_store)?,
-            segment: vec![0; SEGMENT_BYTES],
-        })
-    }
-
-    fn segment(&mut self, task: &SegmentTask) -> Result<()> {
-        let job = self.job;
-        if job.cancel.is_cancelled() {
-            return Err(Error::Cancelled { kept_bytes: None });
-        }
-        let recipe = self.tree.segment(&task.reference, job.size_bytes, task.number)?;
-        let length = segment_length(job.size_bytes, task.number);
-        let before = self.fetcher.fetched_bytes;
-        self.fetcher.fetch(&recipe, &mut self.segment[..length], &mut Err)?;
-        job.fetched_bytes.fetch_add(self.fetcher.fetched_bytes - before, Ordering::Relaxed);
-        let base = task.number * SEGMENT_BYTES as u64;
-        let mut at = 0;
-        for run in recipe.entries.chunk_by(|a, b| a.chunk.is_some() == b.chunk.is_some()) {
-            let bytes: usize = run.iter().map(|entry| entry.length as usize).sum();
-            if run[0].chunk.is_some() {
-                job.target.write_at(base + at as u64, &self.segment[at..at + bytes])?;
-                job.written_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-                job.chunks.fetch_add(run.len() as u64, Ordering::Relaxed);
-                job.progress.advance(bytes as u64);
-            } else {
-                job.target.hole(base + at as u64, bytes as u64)?;
-            }
-            at += bytes;
         }
         Ok(())
     }

@@ -1,8 +1,9 @@
 //! Reads the recipe tree of one VM and compares every node with its name.
 
 use crate::keys::RecipeKey;
+use crate::packs::frame_reader::FrameReader;
 use crate::packs::pack::FrameLocation;
-use crate::packs::pack_store::{FrameReader, PackStore};
+use crate::packs::pack_store::PackStore;
 use crate::request::error::{Error, Result};
 use crate::snapshot::recipe::format::{PAGE_LEVEL, ROOT_LEVEL, SEGMENT_LEVEL};
 use crate::snapshot::recipe::{
@@ -17,6 +18,8 @@ pub(crate) struct TreeReader<'a> {
     vm: Uuid,
     key: RecipeKey,
     place: Option<FrameLocation>,
+    /// Announced nodes that were not read ahead yet.
+    announced: Vec<FrameRef>,
 }
 
 impl<'a> TreeReader<'a> {
@@ -27,12 +30,20 @@ impl<'a> TreeReader<'a> {
             vm,
             key: pack_store.keys.recipe_key(vm),
             place: None,
+            announced: Vec::new(),
         })
     }
 
     /// Location of the frame that was read last.
     pub(crate) fn place(&self) -> Option<FrameLocation> {
         self.place
+    }
+
+    /// Announces the nodes that are read next, in this order, in place of earlier announcements. They are read
+    /// together, as many at a time as there is memory for. Some of them may be left out.
+    pub(crate) fn announce<'r>(&mut self, references: impl IntoIterator<Item = &'r FrameRef>) {
+        self.announced.clear();
+        self.announced.extend(references);
     }
 
     /// The root of a disk of `size_bytes`.
@@ -84,6 +95,13 @@ impl<'a> TreeReader<'a> {
         decode: impl Fn(&[u8]) -> std::result::Result<T, String>,
         logical: impl Fn(&T) -> Vec<u8>,
     ) -> Result<T> {
+        if !self.frames.has(reference.location)
+            && let Some(at) = self.announced.iter().position(|announced| announced == reference)
+        {
+            let next = self.announced[at..].iter().map(|next| (next.location, next.id.short()));
+            let count = self.frames.read_ahead(next)?;
+            self.announced.drain(..at + count);
+        }
         let (frames, key) = (&mut self.frames, &self.key);
         let (node, place) = self.pack_store.first_good(reference, |located| {
             let node = decode(frames.raw(located)?).map_err(|detail| damaged(reference, detail))?;

@@ -24,6 +24,7 @@ mod mortal_store;
 mod popular;
 mod popular_gc;
 mod progress;
+mod reads;
 mod roles;
 mod serving;
 mod world;

@@ -18,6 +18,11 @@ pub(crate) struct MortalStore {
     reads: Arc<AtomicU64>,
     questions: Arc<AtomicU64>,
     before_put: Arc<Mutex<Option<Interruption>>>,
+    counts: Arc<Mutex<ReadCounts>>,
+    /// Runs after this many more answers to reads of several ranges.
+    after_answers: Arc<Mutex<Option<(u64, Interruption)>>>,
+    /// A byte of a file that cannot be read.
+    bad_byte: Arc<Mutex<Option<BadByte>>>,
     order: Arc<Mutex<Vec<(Did, VolumeId)>>>,
     /// How far the clock of this client is ahead of the store's.
     ahead_ms: u64,
@@ -31,6 +36,27 @@ pub(crate) enum Did {
     Reclaim,
 }
 
+/// Reads of bodies so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ReadCounts {
+    /// Reads of one range, and the bytes that they returned.
+    pub(crate) gets: u64,
+    pub(crate) get_bytes: u64,
+    /// Reads of several ranges, the ranges, and the bytes of the answers.
+    pub(crate) calls: u64,
+    pub(crate) ranges: u64,
+    pub(crate) range_bytes: u64,
+}
+
+impl ReadCounts {
+    /// All bytes that were read.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.get_bytes + self.range_bytes
+    }
+}
+
+/// Name of a file, and an offset.
+type BadByte = (Vec<u8>, u64);
 type Interruption = Box<dyn FnOnce() + Send>;
 
 impl MortalStore {
@@ -46,6 +72,9 @@ impl MortalStore {
             reads: Arc::default(),
             questions: Arc::default(),
             before_put: Arc::default(),
+            counts: Arc::default(),
+            after_answers: Arc::default(),
+            bad_byte: Arc::default(),
             order: Arc::default(),
             ahead_ms: 0,
         }
@@ -77,6 +106,31 @@ impl MortalStore {
     /// Runs something just before the next file is put.
     pub(crate) fn before_put(&self, what: impl FnOnce() + Send + 'static) {
         *self.before_put.lock().unwrap() = Some(Box::new(what));
+    }
+    /// Runs something after this many answers to reads of several ranges.
+    pub(crate) fn after_answers(&self, answers: u64, what: impl FnOnce() + Send + 'static) {
+        *self.after_answers.lock().unwrap() = Some((answers, Box::new(what)));
+    }
+    /// From now on reads of this byte of files of this name fail.
+    pub(crate) fn break_byte(&self, name: &[u8], at: u64) {
+        *self.bad_byte.lock().unwrap() = Some((name.to_vec(), at));
+    }
+    /// Reads of bodies since the last call of this.
+    pub(crate) fn take_counts(&self) -> ReadCounts {
+        std::mem::take(&mut *self.counts.lock().unwrap())
+    }
+    fn checked(
+        &self,
+        name: &[u8],
+        range: &Range<u64>,
+        answer: Result<Bytes, VolumeError>,
+    ) -> Result<Bytes, VolumeError> {
+        match &*self.bad_byte.lock().unwrap() {
+            Some((bad, at)) if bad == name && range.contains(at) => {
+                Err(VolumeError::Corrupt { what: format!("byte {at}") })
+            }
+            _ => answer,
+        }
     }
     /// Removed volumes, each with whether its space had been freed before.
     pub(crate) fn removed(&self) -> Vec<(VolumeId, bool)> {
@@ -190,7 +244,41 @@ impl VolumeStore for MortalStore {
     ) -> Result<Bytes, VolumeError> {
         self.alive()?;
         self.note_reads(1);
-        self.inner.get(vid, name, range, options)
+        let answer = self.inner.get(vid, name, range.clone(), options);
+        let mut counts = self.counts.lock().unwrap();
+        counts.gets += 1;
+        counts.get_bytes += answer.as_ref().map_or(0, |bytes| bytes.len() as u64);
+        self.checked(name, &range, answer)
+    }
+    fn read_ranges(
+        &self,
+        vid: VolumeId,
+        name: &[u8],
+        ranges: &[Range<u64>],
+        options: &ReadOptions,
+        sink: &mut RangeSink<'_>,
+    ) -> Result<(), VolumeError> {
+        self.alive()?;
+        self.note_reads(1);
+        self.counts.lock().unwrap().calls += 1;
+        self.inner.read_ranges(vid, name, ranges, options, &mut |index, answer| {
+            {
+                let mut counts = self.counts.lock().unwrap();
+                counts.ranges += 1;
+                counts.range_bytes += answer.as_ref().map_or(0, |bytes| bytes.len() as u64);
+            }
+            let flow = sink(index, self.checked(name, &ranges[index], answer));
+            let mut after = self.after_answers.lock().unwrap();
+            if let Some((left, _)) = after.as_mut() {
+                *left = left.saturating_sub(1);
+            }
+            let due = after.take_if(|(left, _)| *left == 0);
+            drop(after);
+            if let Some((_, interruption)) = due {
+                interruption();
+            }
+            flow
+        })
     }
     fn stat(&self, vid: VolumeId, name: &[u8], options: &ReadOptions) -> Result<FileInfo, VolumeError> {
         self.alive()?;

@@ -48,12 +48,15 @@ pub(super) fn for_each_candidate(
             for (root, other) in beside {
                 pages.extend(tree.page(Some(&other), root.size_bytes, index as u64).ok());
             }
-            for (within, segment) in page.segments.iter().enumerate() {
-                let Some(reference) = segment else { continue };
-                let same = |page: &RecipePage| page.segments.get(within) == Some(segment);
-                if pages.iter().any(same) {
-                    continue;
-                }
+            let is_shared = |within: usize, segment: &FrameRef| {
+                pages.iter().any(|page| page.segments.get(within) == Some(&Some(*segment)))
+            };
+            let segments = page.segments.iter().enumerate();
+            let segments = segments.filter_map(|(within, segment)| Some((within, segment.as_ref()?)));
+            let segments: Vec<(usize, &FrameRef)> =
+                segments.filter(|(within, segment)| !is_shared(*within, segment)).collect();
+            tree.announce(segments.iter().map(|(_, segment)| *segment));
+            for (within, reference) in segments {
                 visit(reference)?;
                 let number = (index * PAGE_SEGMENTS + within) as u64;
                 let recipe = tree.segment(reference, disk.size_bytes, number)?;

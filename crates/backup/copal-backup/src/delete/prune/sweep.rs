@@ -5,15 +5,17 @@
 use super::removal_lists::RemovalLists;
 use crate::catalog::record::PackPlace;
 use crate::delete::mark::{FrameMarks, PackSlice};
+use crate::index::IndexRow;
 use crate::index::dead_frames::DeadFrames;
 use crate::index::reindex::{PackScope, StoredPack, for_each_pack};
 use crate::keys::random;
+use crate::packs::frame_reader::FrameReader;
 use crate::packs::home::PackHome;
 use crate::packs::pack::reader::{self, PackFooter};
 use crate::packs::pack::writer::FrameInput;
 use crate::packs::pack::{FrameLocation, PackNumber, format};
 use crate::packs::pack_appender::PackAppender;
-use crate::packs::pack_store::{FrameReader, LocatedFrame};
+use crate::packs::pack_store::LocatedFrame;
 use crate::request::error::{Error, Result};
 use crate::request::progress::{CancelFlag, Progress, Stage};
 use crate::request::{PruneOptions, PruneSummary};
@@ -330,31 +332,44 @@ fn copy_live(
         return Ok(());
     };
     let mut frames = FrameReader::new(pack_store)?;
-    for slot in (0..footer.rows.len() as u32).filter(|&slot| live.has(pack.number, slot)) {
-        let location = FrameLocation { home: pack.home, volume: pack.volume, pack: pack.number, slot };
-        let located = LocatedFrame { footer: Arc::clone(&footer), vid, location };
-        let row = *located.row();
-        if stands_elsewhere(parts, &mut frames, live, &located, had_turn)? {
-            continue;
+    let mut other_frames = FrameReader::new(pack_store)?;
+    let locations = (0..footer.rows.len() as u32).filter(|&slot| live.has(pack.number, slot));
+    let locations: Vec<FrameLocation> = locations
+        .map(|slot| FrameLocation { home: pack.home, volume: pack.volume, pack: pack.number, slot })
+        .collect();
+    let mut rest = &locations[..];
+    while !rest.is_empty() {
+        let ids = rest.iter().map(|location| (*location, footer.rows[location.slot as usize].id));
+        let (now, later) = rest.split_at(frames.read_ahead(ids)?);
+        rest = later;
+        let ids: Vec<[u8; 16]> = now.iter().map(|location| footer.rows[location.slot as usize].id).collect();
+        let others = pack_store.index.rows_of(pack.home, &ids)?;
+        for (location, rows) in now.iter().zip(others) {
+            let located = LocatedFrame { footer: Arc::clone(&footer), vid, location: *location };
+            let row = *located.row();
+            if stands_elsewhere(parts, (&mut frames, &mut other_frames), live, (&located, rows), had_turn)? {
+                continue;
+            }
+            let payload = frames.payload(&located)?;
+            appender.append(&FrameInput { id: row.id, raw_bytes: row.raw, flags: row.flags, payload })?;
         }
-        let payload = frames.payload(&located)?;
-        appender.append(&FrameInput { id: row.id, raw_bytes: row.raw, flags: row.flags, payload })?;
     }
     Ok(())
 }
 
 /// Whether another live frame of the id with the same content exists, in a pack that stays or comes later. A
-/// killed prune may have left one, and snapshots may refer to either; all of them find the remaining one.
+/// killed prune may have left one, and snapshots may refer to either; all of them find the remaining one. `rows`:
+/// the rows of the id in the index.
 fn stands_elsewhere(
     parts: &RepositoryParts,
-    frames: &mut FrameReader<'_>,
+    (frames, others): (&mut FrameReader<'_>, &mut FrameReader<'_>),
     live: &LiveFrames<'_, '_>,
-    located: &LocatedFrame,
+    (located, rows): (&LocatedFrame, Vec<IndexRow>),
     had_turn: &HashSet<PackNumber>,
 ) -> Result<bool> {
     let pack_store = parts.pack_store();
     let (home, id) = (located.location.home, located.row().id);
-    for (row, entry) in pack_store.index.places(home, &id)? {
+    for (row, entry) in pack_store.index.places_of(rows)? {
         let location = entry.location(row);
         if location.home != home
             || had_turn.contains(&location.pack)
@@ -363,10 +378,7 @@ fn stands_elsewhere(
             continue;
         }
         let is_equal = match pack_store.at(location, &id) {
-            Ok(Some(other)) => frames.raw(&other).map(<[u8]>::to_vec).and_then(|other| {
-                let own = frames.raw(located)?;
-                Ok(own == other)
-            }),
+            Ok(Some(other)) => others.raw(&other).and_then(|other| Ok(frames.raw(located)? == other)),
             Ok(None) => Ok(false),
             Err(error) => Err(error),
         };

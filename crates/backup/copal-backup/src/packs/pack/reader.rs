@@ -8,7 +8,7 @@ use crate::keys::DomainKeys;
 use crate::packs::home::PackHome;
 use crate::packs::pack_cipher::PackCipher;
 use crate::request::error::{Error, Result};
-use copal_volume::{ReadOptions, VolumeId, VolumeStore};
+use copal_volume::{FileId, FileInfo, ReadOptions, VolumeId, VolumeStore};
 
 /// Bytes read from the end of a pack at first; most footers are shorter.
 const TAIL_BYTES: u64 = 64 << 10;
@@ -17,6 +17,8 @@ const TAIL_BYTES: u64 = 64 << 10;
 pub(crate) struct PackFooter {
     pub(crate) number: PackNumber,
     pub(crate) home: PackHome,
+    /// Identity of the file. Ids ascend in the order in which packs were written.
+    pub(crate) file: FileId,
     pub(crate) rows: Vec<FrameRow>,
     pub(crate) cipher: PackCipher,
     /// Size of the file.
@@ -59,7 +61,7 @@ pub(crate) fn footer(
 ) -> Result<PackFooter> {
     let name = pack.file_name();
     let options = ReadOptions::default();
-    let size = store.stat(vid, name.as_bytes(), &options)?.size;
+    let FileInfo { fid: file, size, .. } = store.stat(vid, name.as_bytes(), &options)?;
     let smallest = (format::HEADER_BYTES + format::TRAILER_BYTES) as u64;
     if size < smallest || size > format::MAX_BYTES {
         return Err(damaged(pack, format!("no pack has {size} bytes")));
@@ -99,6 +101,7 @@ pub(crate) fn footer(
     Ok(PackFooter {
         number: pack,
         home,
+        file,
         rows,
         cipher,
         file_bytes: size,
@@ -113,7 +116,14 @@ pub(crate) fn footer(
 pub(crate) fn header(store: &dyn VolumeStore, vid: VolumeId, pack: PackNumber) -> Result<PackHeader> {
     let name = pack.file_name();
     let head = store.get(vid, name.as_bytes(), 0..format::HEADER_BYTES as u64, &ReadOptions::default())?;
-    let header = PackHeader::decode(&head).map_err(|detail| damaged(pack, detail))?;
+    header_of(pack, &head)
+}
+
+/// Checks the clear header of a pack, given its bytes.
+/// # Errors
+/// `Damaged`.
+pub(crate) fn header_of(pack: PackNumber, head: &[u8]) -> Result<PackHeader> {
+    let header = PackHeader::decode(head).map_err(|detail| damaged(pack, detail))?;
     if PackNumber::of(&header.pack_id) != pack {
         return Err(damaged(pack, "its header belongs to another pack"));
     }
@@ -148,28 +158,29 @@ impl FrameInflater {
         Ok(FrameInflater { zstd })
     }
 
-    /// Writes the raw bytes of a payload to `out`, which becomes `row.raw` long.
+    /// The raw bytes of a payload, which are `row.raw` long: the payload itself, or `out` if it is compressed.
     /// # Errors
     /// The mismatch, as text.
-    pub(crate) fn inflate(
+    pub(crate) fn inflate<'b>(
         &mut self,
         row: &FrameRow,
-        payload: &[u8],
-        out: &mut Vec<u8>,
-    ) -> std::result::Result<(), String> {
+        payload: &'b [u8],
+        out: &'b mut Vec<u8>,
+    ) -> std::result::Result<&'b [u8], String> {
         let raw = row.raw as usize;
-        out.clear();
-        if row.flags & format::FLAG_ZSTD == 0 {
-            out.extend_from_slice(payload);
+        let inflated = if row.flags & format::FLAG_ZSTD == 0 {
+            payload
         } else {
+            out.clear();
             out.reserve_exact(raw);
             self.zstd
                 .decompress_to_buffer(payload, out)
                 .map_err(|error| format!("it does not decompress: {error}"))?;
+            &out[..]
+        };
+        if inflated.len() != raw {
+            return Err(format!("it has {} bytes, {raw} were stored", inflated.len()));
         }
-        if out.len() != raw {
-            return Err(format!("it has {} bytes, {raw} were stored", out.len()));
-        }
-        Ok(())
+        Ok(inflated)
     }
 }

@@ -11,9 +11,10 @@ use crate::backup::{PopularPacker, spool_failed};
 use crate::catalog::popular::PopularState;
 use crate::index::dead_frames::DeadFrames;
 use crate::index::moved_frames::MovedFrame;
+use crate::packs::frame_reader::FrameReader;
 use crate::packs::home::PackHome;
 use crate::packs::pack::FrameLocation;
-use crate::packs::pack_store::{FrameReader, LocatedFrame};
+use crate::packs::pack_store::LocatedFrame;
 use crate::request::Vm;
 use crate::request::error::Result;
 use crate::request::peers::{Answer, ShortId, Turn};
@@ -192,9 +193,14 @@ impl<'a> CleanUpRound<'a> {
         let is_wanted = |answer: &Answer| *answer == Answer::STORE_POPULAR;
         let wanted = answers.iter().enumerate().filter(|(_, answer)| is_wanted(answer));
         let wanted: Vec<usize> = wanted.map(|(number, _)| number).collect();
-        for &number in &wanted {
+        let mut ahead = 0;
+        for (at, &number) in wanted.iter().enumerate() {
             cleanup.check_cancel()?;
             let id = self.frames[number].id;
+            if at == ahead {
+                let next = wanted[at..].iter().map(|&number| (self.place(number).0, self.frames[number].id));
+                ahead += reader.read_ahead(next)?;
+            }
             if popular.has(&id)? {
                 continue;
             }
@@ -264,14 +270,19 @@ impl<'a> CleanUpRound<'a> {
         found.dedup_by_key(|found| (found.popular.location(), found.own));
         let mut good = Vec::with_capacity(found.len());
         let mut last: Option<FrameLocation> = None;
-        for one in found {
+        let mut ahead = 0;
+        for (at, one) in found.iter().enumerate() {
             cleanup.check_cancel()?;
             let location = one.popular.location();
-            if last != Some(location) && !self.opens(&mut reader, &one)? && !broken::by(Flaw::MovesUnopened) {
+            if at == ahead {
+                let next = found[at..].iter().map(|next| (next.popular.location(), next.popular.id));
+                ahead += reader.read_ahead(next)?;
+            }
+            if last != Some(location) && !self.opens(&mut reader, one)? && !broken::by(Flaw::MovesUnopened) {
                 continue;
             }
             last = Some(location);
-            good.push(one);
+            good.push(*one);
         }
         // A chunk with two popular frames is given up for one of them.
         good.sort_by_key(|found| found.own);

@@ -1,8 +1,8 @@
 //! One disk of a snapshot with random access.
 //!
-//! A read goes from page to recipe to chunks, each from the cache if it is there. In a sequential stream all
-//! chunks of a segment are fetched together, with the recipes of the next segments. Elsewhere only the
-//! requested data is fetched.
+//! A read goes from page to recipe to chunks, each from the cache if it is there. In a sequential stream the
+//! chunks of the next segments are fetched together, of more segments the longer the stream is. Elsewhere only
+//! the requested data is fetched.
 //! Invariant: every byte comes from a chunk that was compared with its id (BAK-11), or from a hole.
 
 use super::Lender;
@@ -10,7 +10,7 @@ use super::cache::ServeCache;
 use super::streams::ReadStreams;
 use crate::api::repository::Repository;
 use crate::request::error::{Error, Result};
-use crate::snapshot::fetch::SegmentFetcher;
+use crate::snapshot::fetch::{ChunkFetcher, ChunkTaker, WantedChunk};
 use crate::snapshot::manifest::ManifestDisk;
 use crate::snapshot::recipe::{
     DiskRoot, FrameRef, PAGE_BYTES, PAGE_SEGMENTS, RecipeEntry, RecipePage, SegmentRecipe, segment_length,
@@ -18,6 +18,7 @@ use crate::snapshot::recipe::{
 };
 use crate::snapshot::tree::TreeReader;
 use copal_chunk::SEGMENT_BYTES;
+use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
 use uuid::Uuid;
@@ -36,6 +37,8 @@ pub struct ServedDisk {
     size_bytes: u64,
     root: DiskRoot,
     streams: ReadStreams,
+    /// Held while chunks are fetched ahead: the other reads of the stream wait for them.
+    ahead: Mutex<()>,
 }
 
 /// A run of bytes of a disk with one property.
@@ -77,6 +80,7 @@ impl ServedDisk {
             size_bytes: disk.size_bytes,
             root,
             streams: ReadStreams::default(),
+            ahead: Mutex::new(()),
         })
     }
 
@@ -103,17 +107,17 @@ impl ServedDisk {
         }
         let repository = &*self.lender.lend()?;
         let _shared = repository.parts().enter()?;
-        let follows = self.streams.note(offset, length);
+        let stream = self.streams.note(offset, length);
         let mut done = 0;
         while done < buf.len() {
             let place = self.place(offset + done as u64);
             let take = (place.length - place.within).min(buf.len() - done);
             let part = &mut buf[done..done + take];
             let wanted = place.within..place.within + take;
-            match self.recipe(repository, place.segment, follows)? {
+            match self.recipe(repository, place.segment, stream.is_some())? {
                 None => part.fill(0),
                 Some((reference, recipe)) => {
-                    self.read_segment(repository, &place, (&reference, &recipe), wanted, part, follows)?;
+                    self.read_segment(repository, &place, (&reference, &recipe), wanted, part, stream)?;
                 }
             }
             done += take;
@@ -245,15 +249,17 @@ impl ServedDisk {
         }
         let ahead = if follows { RECIPES_AHEAD } else { 1 };
         let last = (segment + ahead).min(first + PAGE_SEGMENTS as u64).min(segments_of(self.size_bytes));
+        let is_cached = |reference: &FrameRef| self.cache.recipe(&reference.id).is_some();
+        let next: Vec<(u64, FrameRef)> = (segment..last)
+            .filter_map(|number| Some((number, named(number).filter(|next| !is_cached(next))?)))
+            .collect();
         let read = self.again(repository, |tree| {
+            tree.announce(next.iter().map(|(_, reference)| reference));
             let recipe = Arc::new(tree.segment(&reference, self.size_bytes, segment)?);
             self.cache.keep_recipe(&reference.id, &recipe);
-            for next in segment + 1..last {
-                let Some(reference) = named(next) else { continue };
+            for (number, reference) in next.iter().filter(|(number, _)| *number != segment) {
                 // Damage of a recipe ahead is reported only when it is needed.
-                if self.cache.recipe(&reference.id).is_none()
-                    && let Ok(recipe) = tree.segment(&reference, self.size_bytes, next)
-                {
+                if let Ok(recipe) = tree.segment(reference, self.size_bytes, *number) {
                     self.cache.keep_recipe(&reference.id, &Arc::new(recipe));
                 }
             }
@@ -274,38 +280,64 @@ impl ServedDisk {
         (reference, recipe): (&FrameRef, &SegmentRecipe),
         wanted: Range<usize>,
         part: &mut [u8],
-        follows: bool,
+        stream: Option<u64>,
     ) -> Result<()> {
-        let missing = self.fill(recipe, &wanted, part);
-        if missing.is_empty() {
+        if self.fill(recipe, &wanted, part).is_empty() {
             return Ok(());
+        }
+        if let Some(bytes) = stream {
+            let _ahead = self.ahead.lock();
+            // Another thread may have fetched it meanwhile.
+            if self.fill(recipe, &wanted, part).is_empty() {
+                return Ok(());
+            }
+            // Damage is reported below, if the caller needs the chunk.
+            self.fetch_ahead(repository, place.segment, recipe, bytes)?;
         }
         let _turn = self.cache.turn(&reference.id);
-        // Another thread may have fetched it meanwhile.
         let missing = self.fill(recipe, &wanted, part);
         if missing.is_empty() {
             return Ok(());
         }
-        if follows {
-            // Damage among them is reported below, if the caller needs the chunk.
-            self.fetch_together(repository, recipe)?;
-        }
-        let mut fetcher = SegmentFetcher::new(repository.parts().pack_store())?;
-        for (entry, at) in missing {
-            let Some(chunk) = &entry.chunk else { continue };
-            let bytes = match self.cache.chunk(&chunk.id) {
-                Some(bytes) => bytes,
-                None => {
-                    let fetched = self.fetch_alone(repository, &mut fetcher, &entry);
-                    fetched.inspect_err(|error| {
-                        let offset = place.base + at as u64;
-                        self.tell(repository, chunk, offset, u64::from(entry.length), error);
-                    })?
-                }
+        let asked = missing.iter().filter_map(|(entry, at)| {
+            Some(WantedChunk { chunk: entry.chunk?, length: entry.length, place: *at as u64 })
+        });
+        self.fetch_asked(repository, place.base, asked.collect(), &wanted, part)
+    }
+
+    /// Fetches chunks of the segment at `base`, and fills `part` with their bytes in `wanted`.
+    fn fetch_asked(
+        &self,
+        repository: &Repository,
+        base: u64,
+        mut asked: Vec<WantedChunk>,
+        wanted: &Range<usize>,
+        part: &mut [u8],
+    ) -> Result<()> {
+        let part = Mutex::new(part);
+        let takers = || {
+            let part = PartTaker { cache: &self.cache, part: &part, wanted };
+            Box::new(part) as Box<dyn ChunkTaker + '_>
+        };
+        let mut fetcher = ChunkFetcher::on_this_thread(repository.parts().pack_store());
+        let mut is_again = false;
+        loop {
+            let mut lost = Vec::new();
+            let mut note = |chunk: &WantedChunk, error: Error| {
+                lost.push((*chunk, error));
+                Ok(())
             };
-            copy(&bytes, at, &wanted, part);
+            fetcher.fetch(&asked, &takers, &mut note)?;
+            let Some((_, first)) = lost.first() else { return Ok(()) };
+            if is_again || !self.may_have_moved(repository, first) {
+                for (chunk, error) in &lost {
+                    self.tell(repository, &chunk.chunk, base + chunk.place, u64::from(chunk.length), error);
+                }
+                return Err(lost.swap_remove(0).1);
+            }
+            is_again = true;
+            asked = lost.into_iter().map(|(chunk, _)| chunk).collect();
         }
-        Ok(())
     }
 
     /// Fills `part` from the cache; returns the missing entries with their places in the segment.
@@ -339,57 +371,38 @@ impl ServedDisk {
         missing
     }
 
-    /// Fetches all chunks of a segment that are not cached. If one of them is damaged, none is cached.
-    fn fetch_together(&self, repository: &Repository, recipe: &SegmentRecipe) -> Result<()> {
-        let lacks = |entry: &&RecipeEntry| {
-            let chunk = entry.chunk.as_ref();
-            chunk.is_some_and(|chunk| self.cache.chunk(&chunk.id).is_none())
-        };
-        let wanted = SegmentRecipe { entries: recipe.entries.iter().filter(lacks).copied().collect() };
-        let bytes: usize = wanted.entries.iter().map(|entry| entry.length as usize).sum();
-        let mut segment = vec![0; bytes];
-        let mut is_whole = true;
-        let mut fault = |error: Error| match error.is_corruption() {
-            true => {
-                is_whole = false;
-                Ok(())
-            }
-            false => Err(error),
-        };
-        SegmentFetcher::new(repository.parts().pack_store())?.fetch(&wanted, &mut segment, &mut fault)?;
-        if !is_whole {
-            return Ok(());
-        }
-        let mut rest = &segment[..];
-        for entry in &wanted.entries {
-            let (bytes, later) = rest.split_at(entry.length as usize);
-            rest = later;
-            if let Some(chunk) = &entry.chunk {
-                self.cache.keep_chunk(&chunk.id, &bytes.into());
-            }
-        }
-        Ok(())
-    }
-
-    fn fetch_alone(
+    /// Fetches the chunks of this segment that are not cached, and those of the next segments: as many bytes as
+    /// the stream has read so far, up to a share of the cache. Those that are damaged are left out.
+    fn fetch_ahead(
         &self,
         repository: &Repository,
-        fetcher: &mut SegmentFetcher<'_>,
-        entry: &RecipeEntry,
-    ) -> Result<Arc<[u8]>> {
-        let alone = SegmentRecipe { entries: vec![*entry] };
-        let mut bytes = vec![0; entry.length as usize];
-        let fetched = fetcher.fetch(&alone, &mut bytes, &mut Err);
-        if fetched.as_ref().is_err_and(|error| self.may_have_moved(repository, error)) {
-            fetcher.fetch(&alone, &mut bytes, &mut Err)?;
-        } else {
-            fetched?;
+        segment: u64,
+        recipe: &SegmentRecipe,
+        stream_bytes: u64,
+    ) -> Result<()> {
+        let budget = stream_bytes.min(self.cache.ahead_bytes());
+        let mut bytes = 0;
+        let mut wanted = Vec::new();
+        let mut add = |recipe: &SegmentRecipe| {
+            let chunks = WantedChunk::of_segment(recipe, 0);
+            wanted.extend(chunks.filter(|wanted| self.cache.chunk(&wanted.chunk.id).is_none()));
+            bytes += recipe.entries.iter().map(|entry| u64::from(entry.length)).sum::<u64>();
+            bytes
+        };
+        let mut fetched = add(recipe);
+        for next in segment + 1..segments_of(self.size_bytes) {
+            if fetched + SEGMENT_BYTES as u64 > budget {
+                break;
+            }
+            match self.recipe(repository, next, true) {
+                Ok(Some((_, recipe))) => fetched = add(&recipe),
+                Ok(None) => {}
+                // Reported when it is needed.
+                Err(_) => break,
+            }
         }
-        let bytes: Arc<[u8]> = bytes.into();
-        if let Some(chunk) = &entry.chunk {
-            self.cache.keep_chunk(&chunk.id, &bytes);
-        }
-        Ok(bytes)
+        let takers = || Box::new(CacheTaker(&self.cache)) as Box<dyn ChunkTaker + '_>;
+        ChunkFetcher::new(repository.parts().pack_store(), None).fetch(&wanted, &takers, &mut |_, _| Ok(()))
     }
 
     /// Reads nodes of the tree; repeats that if packs may have been rewritten meanwhile.
@@ -431,6 +444,31 @@ impl ServedDisk {
                 "unreadable range of an exported disk; readers get an I/O error"
             );
         }
+    }
+}
+
+/// Keeps chunks in the cache.
+struct CacheTaker<'c>(&'c ServeCache);
+
+impl ChunkTaker for CacheTaker<'_> {
+    fn take(&mut self, wanted: &WantedChunk, raw: &[u8]) -> Result<()> {
+        self.0.keep_chunk(&wanted.chunk.id, &raw.into());
+        Ok(())
+    }
+}
+
+/// Keeps chunks of a segment in the cache, and copies the bytes that a read wants.
+struct PartTaker<'c> {
+    cache: &'c ServeCache,
+    part: &'c Mutex<&'c mut [u8]>,
+    wanted: &'c Range<usize>,
+}
+
+impl ChunkTaker for PartTaker<'_> {
+    fn take(&mut self, chunk: &WantedChunk, raw: &[u8]) -> Result<()> {
+        self.cache.keep_chunk(&chunk.chunk.id, &raw.into());
+        copy(raw, chunk.place as usize, self.wanted, &mut self.part.lock());
+        Ok(())
     }
 }
 

@@ -7,31 +7,34 @@ const STREAMS: usize = 8;
 /// Largest distance of a read from the end of its stream: many reads are in flight, in any order.
 const NEAR_BYTES: u64 = 4 << 20;
 
-/// The ends of the latest streams of one disk, the newest last.
+/// The latest streams of one disk, the newest last.
 #[derive(Default)]
 pub(super) struct ReadStreams {
-    ends: Mutex<Vec<u64>>,
+    streams: Mutex<Vec<ReadStream>>,
+}
+
+struct ReadStream {
+    end: u64,
+    /// Bytes that were read one after another.
+    bytes: u64,
 }
 
 impl ReadStreams {
-    /// Notes a read; returns whether it continues a stream.
-    pub(super) fn note(&self, offset: u64, len: u64) -> bool {
-        let mut ends = self.ends.lock();
+    /// Notes a read. Returns the bytes of the stream before it; `None`: it continues no stream.
+    pub(super) fn note(&self, offset: u64, len: u64) -> Option<u64> {
+        let mut streams = self.streams.lock();
         let end = offset + len;
-        let near = ends.iter().position(|known| known.abs_diff(offset) <= NEAR_BYTES);
-        match near {
-            Some(at) => {
-                let known = ends.remove(at);
-                ends.push(known.max(end));
+        let near = streams.iter().position(|stream| stream.end.abs_diff(offset) <= NEAR_BYTES);
+        let Some(at) = near else {
+            if streams.len() == STREAMS {
+                streams.remove(0);
             }
-            None => {
-                if ends.len() == STREAMS {
-                    ends.remove(0);
-                }
-                ends.push(end);
-            }
-        }
-        near.is_some()
+            streams.push(ReadStream { end, bytes: len });
+            return None;
+        };
+        let stream = streams.remove(at);
+        streams.push(ReadStream { end: stream.end.max(end), bytes: stream.bytes.saturating_add(len) });
+        Some(stream.bytes)
     }
 }
 
@@ -47,11 +50,12 @@ mod tests {
             for stream in 0..4 {
                 // Neighbours are swapped.
                 let step = step ^ 1;
-                let follows = streams.note(stream * GIB + step * (256 << 10), 256 << 10);
-                assert_eq!(follows, step != 1, "stream {stream}, step {step}");
+                let before = streams.note(stream * GIB + step * (256 << 10), 256 << 10);
+                assert_eq!(before.is_some(), step != 1, "stream {stream}, step {step}");
             }
         }
-        assert!(!streams.note(50 * GIB, 4096));
-        assert!(!streams.note(60 * GIB, 4096));
+        assert_eq!(streams.note(50 * GIB, 4096), None);
+        assert_eq!(streams.note(60 * GIB, 4096), None);
+        assert_eq!(streams.note(60 * GIB + 4096, 4096), Some(4096));
     }
 }

@@ -17,14 +17,15 @@ use crate::packs::pack::PackNumber;
 use crate::packs::pack::format::PackHeader;
 use crate::packs::pack::writer::{FrameInput, PackWriter};
 use crate::request::*;
-use crate::snapshot::fetch::SegmentFetcher;
+use crate::snapshot::fetch::{ChunkFetcher, ChunkTaker, WantedChunk};
 use crate::snapshot::manifest::Manifest;
 use crate::snapshot::recipe::{FrameRef, SegmentRecipe};
 use crate::snapshot::tree::TreeReader;
 use crate::world::*;
-use crate::{CancelFlag, Error, Repository, Silent};
+use crate::{CancelFlag, Error, Repository, Result, Silent};
 use copal_codec::{ENVELOPE_LEN, Envelope, Put};
 use copal_volume::{MemoryStore, PutOptions, VolumeOptions, VolumeStore};
+use parking_lot::Mutex;
 
 /// Asserts that the rule holds, and that it does not hold with the flaw.
 fn control(flaw: &'static [Flaw], holds: impl Fn() -> bool) {
@@ -203,6 +204,16 @@ fn a_location_resolves_only_to_a_frame_of_its_id() {
     control(&[Flaw::AnyRowFits], || pack_store.at(other.location, &one.id.short()).unwrap().is_none());
 }
 
+/// Copies chunks to their places in a segment.
+struct SegmentTaker<'s>(&'s Mutex<&'s mut [u8]>);
+
+impl ChunkTaker for SegmentTaker<'_> {
+    fn take(&mut self, wanted: &WantedChunk, raw: &[u8]) -> Result<()> {
+        self.0.lock()[wanted.place as usize..][..raw.len()].copy_from_slice(raw);
+        Ok(())
+    }
+}
+
 #[test]
 fn a_chunk_that_does_not_match_its_id_is_damage() {
     let repository = init(&MemoryStore::new());
@@ -212,11 +223,11 @@ fn a_chunk_that_does_not_match_its_id_is_damage() {
     let (_, _, recipe) = first_segment(&repository, &manifest);
     let fetch = |recipe: &SegmentRecipe| {
         let mut segment = vec![0; 2 << 20];
-        let fetched = SegmentFetcher::new(repository.parts().pack_store()).unwrap().fetch(
-            recipe,
-            &mut segment,
-            &mut Err,
-        );
+        let wanted: Vec<WantedChunk> = WantedChunk::of_segment(recipe, 0).collect();
+        let bytes = Mutex::new(&mut segment[..]);
+        let takers = || Box::new(SegmentTaker(&bytes)) as Box<dyn ChunkTaker + '_>;
+        let mut fetcher = ChunkFetcher::on_this_thread(repository.parts().pack_store());
+        let fetched = fetcher.fetch(&wanted, &takers, &mut |_, error| Err(error));
         fetched.map(|()| segment)
     };
     assert!(fetch(&recipe).unwrap() == disk.bytes);

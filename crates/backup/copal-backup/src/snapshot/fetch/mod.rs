@@ -1,169 +1,388 @@
-//! Fetches all chunks of one segment: in pack order, neighbours in one read, each compared with its id.
+//! Fetches the chunks of a part of a disk: located together, read pack after pack, decoded by several threads.
+//!
+//! The calling thread reads. It hands the frames of a pack to the store in one call (`packs::frame_ranges`), so
+//! that the store decides which of them are one read. Batches of stored frames go round between the reader and
+//! the threads that decode them ([`decode`]).
+//!
+//! Invariants
+//! - A chunk is handed on only if its bytes fit its id and its length (BAK-11).
+//! - A chunk whose frame is damaged or gone is fetched from another location, if the index knows one.
+//! - Memory: batches of a fixed number and size, and 200 bytes a chunk. A part may thus be much larger than the
+//!   memory for it.
 
-use crate::packs::pack::PackNumber;
-use crate::packs::pack::reader::{FrameInflater, open_frame};
-use crate::packs::pack_store::{LocatedFrame, PackStore};
+mod decode;
+
+use crate::packs::frame_plan::{FramePlan, PlannedFrame};
+use crate::packs::pack::reader;
+use crate::packs::pack::{FrameLocation, PackNumber};
+use crate::packs::pack_store::PackStore;
 use crate::request::error::{Error, Result};
-use crate::rules::broken::{self, Flaw};
+use crate::request::progress::CancelFlag;
 use crate::snapshot::recipe::{FrameRef, SegmentRecipe};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use decode::{ChunkDecoder, FrameBatch};
+use parking_lot::Mutex;
 use std::collections::HashSet;
-use std::ops::Range;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread::Builder;
 
-/// Largest gap between frames of one read.
-const GAP_BYTES: u64 = 16 << 10;
-/// Most bytes of one read, unless a single frame is longer.
-const READ_BYTES: u64 = 1 << 20;
+/// Stored bytes of a full batch.
+const BATCH_BYTES: usize = 256 << 10;
+/// Fewer chunks are decoded by the calling thread: starting a thread costs as much as some chunks.
+const CHUNKS_OF_A_THREAD: usize = 32;
+/// Most threads that decode.
+const MAX_DECODERS: usize = 8;
 
-/// Fetches segments one after another. One per thread.
-pub(crate) struct SegmentFetcher<'a> {
+/// A chunk and its place, the meaning of which is that of the taker.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WantedChunk {
+    pub(crate) chunk: FrameRef,
+    pub(crate) length: u32,
+    pub(crate) place: u64,
+}
+
+impl WantedChunk {
+    /// The chunks of a segment whose first byte has the place `start`.
+    pub(crate) fn of_segment(recipe: &SegmentRecipe, start: u64) -> impl Iterator<Item = WantedChunk> {
+        let mut at = start;
+        recipe.entries.iter().filter_map(move |entry| {
+            let place = at;
+            at += u64::from(entry.length);
+            entry.chunk.map(|chunk| WantedChunk { chunk, length: entry.length, place })
+        })
+    }
+}
+
+/// Takes the chunks that one thread decodes.
+pub(crate) trait ChunkTaker {
+    /// Takes the bytes of a chunk. Chunks come in any order; consecutive ones of a pack often have
+    /// consecutive places.
+    /// # Errors
+    /// The fetch ends with this error.
+    fn take(&mut self, wanted: &WantedChunk, raw: &[u8]) -> Result<()>;
+
+    /// Called when the next chunk is not available yet, and after the last one.
+    /// # Errors
+    /// The fetch ends with this error.
+    fn pause(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Makes the taker of a thread.
+pub(crate) type TakerFactory<'t> = dyn Fn() -> Box<dyn ChunkTaker + 't> + Sync + 't;
+
+/// Fetches parts of disks one after another. One per calling thread.
+pub(crate) struct ChunkFetcher<'a> {
     pack_store: &'a PackStore,
-    inflater: FrameInflater,
-    encrypted: Vec<u8>,
-    raw: Vec<u8>,
-    /// Bytes read from packs.
+    cancel: Option<&'a CancelFlag>,
+    /// Threads that decode; 0: the calling thread does.
+    decoders: usize,
+    /// Packs that are read at once.
+    readers: usize,
+    /// Bytes of the frames that were read.
     pub(crate) fetched_bytes: u64,
     /// Packs that were read from.
     pub(crate) packs: HashSet<PackNumber>,
 }
 
-struct WantedFrame {
-    located: LocatedFrame,
-    chunk: FrameRef,
-    place: Range<usize>,
+/// The fetch of one part, shared by its threads.
+struct FetchJob<'f> {
+    pack_store: &'f PackStore,
+    cancel: Option<&'f CancelFlag>,
+    wanted: &'f [WantedChunk],
+    plan: &'f FramePlan,
+    /// Set when a thread has failed.
+    is_stopped: AtomicBool,
+    first_error: Mutex<Option<Error>>,
+    /// Requests whose frame could not be fetched, each with its damage.
+    lost: Mutex<Vec<LostChunk>>,
+    fetched_bytes: AtomicU64,
 }
 
-impl<'a> SegmentFetcher<'a> {
-    pub(crate) fn new(pack_store: &'a PackStore) -> Result<SegmentFetcher<'a>> {
-        Ok(SegmentFetcher {
+/// A request whose frame is damaged or gone.
+struct LostChunk {
+    request: u32,
+    location: FrameLocation,
+    error: Error,
+}
+
+impl<'a> ChunkFetcher<'a> {
+    /// A fetcher that decodes on all processors, and ends when `cancel` is set.
+    pub(crate) fn new(pack_store: &'a PackStore, cancel: Option<&'a CancelFlag>) -> ChunkFetcher<'a> {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        ChunkFetcher {
             pack_store,
-            inflater: FrameInflater::new()?,
-            encrypted: Vec::new(),
-            raw: Vec::new(),
+            cancel,
+            decoders: processors.clamp(1, MAX_DECODERS),
+            readers: 1,
             fetched_bytes: 0,
             packs: HashSet::new(),
-        })
+        }
     }
 
-    /// Fills the data ranges of `segment`; holes are left alone.
-    ///
-    /// `fault` gets the error of each chunk that cannot be fetched, and decides whether the rest is fetched.
+    /// As [`ChunkFetcher::new`], on the calling thread alone.
+    pub(crate) fn on_this_thread(pack_store: &'a PackStore) -> ChunkFetcher<'a> {
+        ChunkFetcher { decoders: 0, ..ChunkFetcher::new(pack_store, None) }
+    }
+
+    /// Reads from up to `readers` packs at once if the store is on several servers: the ways there and back
+    /// then overlap. A store on this machine has one device, which reads one pack after the other best.
+    pub(crate) fn with_readers(mut self, readers: usize) -> ChunkFetcher<'a> {
+        if self.pack_store.volumes.store.is_replicated() {
+            self.readers = readers.max(1);
+        }
+        self
+    }
+
+    /// Fetches chunks. `takers` makes a taker for each thread; `fault` gets the error of each chunk that cannot
+    /// be fetched, in the order of `wanted`, after the others were fetched.
     /// # Errors
-    /// The error that `fault` returns.
+    /// `Cancelled`; errors of the store that are not damage; those of a taker and of `fault`.
     pub(crate) fn fetch(
         &mut self,
-        recipe: &SegmentRecipe,
-        segment: &mut [u8],
-        fault: &mut dyn FnMut(Error) -> Result<()>,
+        wanted: &[WantedChunk],
+        takers: &TakerFactory<'_>,
+        fault: &mut dyn FnMut(&WantedChunk, Error) -> Result<()>,
     ) -> Result<()> {
-        let mut wanted = Vec::with_capacity(recipe.entries.len());
-        let mut at = 0;
-        for entry in &recipe.entries {
-            let place = at..at + entry.length as usize;
-            at = place.end;
-            let Some(chunk) = &entry.chunk else { continue };
-            match self.pack_store.locate(chunk) {
-                Ok(located) => wanted.push(WantedFrame { located, chunk: *chunk, place }),
-                Err(error) => fault(error)?,
+        let mut faults: Vec<(u32, Error)> = Vec::new();
+        let mut planned = Vec::with_capacity(wanted.len());
+        for (one, request) in wanted.iter().zip(0..) {
+            if self.cancel.is_some_and(CancelFlag::is_cancelled) {
+                return Err(Error::Cancelled { kept_bytes: None });
+            }
+            match self.pack_store.locate(&one.chunk) {
+                Ok(frame) => planned.push(PlannedFrame::of(&frame, request)),
+                Err(error) if error.is_corruption() => faults.push((request, error)),
+                Err(error) => return Err(error),
             }
         }
-        wanted.sort_by_key(|wanted| (wanted.located.location.pack, wanted.located.location.slot));
-        let mut rest = &wanted[..];
-        while let Some(first) = rest.first() {
-            let run = run_length(rest);
-            let (now, later) = rest.split_at(run);
-            rest = later;
-            let start = u64::from(first.located.row().offset);
-            let end = now.iter().map(|wanted| wanted.located.row().end()).max().unwrap_or(start);
-            let pack = first.located.footer.number;
-            self.packs.insert(pack);
-            match self.pack_store.read(first.located.vid, pack, start..end) {
-                Ok(bytes) => {
-                    self.fetched_bytes += end - start;
-                    for wanted in now {
-                        if let Err(error) = self.open(wanted, &bytes, start, segment) {
-                            self.elsewhere(wanted, error, segment).or_else(&mut *fault)?;
-                        }
-                    }
-                }
-                Err(error) if now.len() == 1 => {
-                    self.elsewhere(&now[0], error, segment).or_else(&mut *fault)?;
-                }
-                // A damaged place must not hide its neighbours: read each frame alone.
-                Err(_) => {
-                    for wanted in now {
-                        let (from, to) = (u64::from(wanted.located.row().offset), wanted.located.row().end());
-                        let alone = self.pack_store.read(wanted.located.vid, pack, from..to);
-                        if let Err(error) = alone.and_then(|bytes| self.open(wanted, &bytes, from, segment)) {
-                            self.elsewhere(wanted, error, segment).or_else(&mut *fault)?;
-                        }
-                    }
-                }
-            }
+        let plan = FramePlan::new(planned);
+        let job = FetchJob {
+            pack_store: self.pack_store,
+            cancel: self.cancel,
+            wanted,
+            plan: &plan,
+            is_stopped: AtomicBool::new(false),
+            first_error: Mutex::new(None),
+            lost: Mutex::default(),
+            fetched_bytes: AtomicU64::new(0),
+        };
+        let packs = plan.packs();
+        self.packs.extend(packs.iter().map(|frames| frames[0].location.pack));
+        match self.decoders.min(plan.len() / CHUNKS_OF_A_THREAD) {
+            0 => job.on_this_thread(&packs, takers),
+            decoders => job.on_threads(&packs, takers, decoders, self.readers.min(packs.len())),
         }
-        Ok(())
-    }
-
-    /// Fetches a chunk from another location if `error` is damage.
-    fn elsewhere(&mut self, wanted: &WantedFrame, error: Error, segment: &mut [u8]) -> Result<()> {
-        if !error.is_corruption() {
+        if let Some(error) = job.first_error.lock().take() {
             return Err(error);
         }
-        let pack_store = self.pack_store;
-        let tried = wanted.located.location;
-        pack_store.note_damaged(&wanted.located.footer, tried.slot);
-        pack_store.next_good(&wanted.chunk, tried, Some(error), |located| {
-            let (from, to) = (u64::from(located.row().offset), located.row().end());
-            let wanted =
-                WantedFrame { located: located.clone(), chunk: wanted.chunk, place: wanted.place.clone() };
-            let bytes = pack_store.read(located.vid, located.footer.number, from..to);
-            self.fetched_bytes += to - from;
-            let opened = bytes.and_then(|bytes| self.open(&wanted, &bytes, from, segment));
-            if opened.as_ref().is_err_and(Error::is_corruption) {
-                pack_store.note_damaged(&located.footer, located.location.slot);
+        let lost = std::mem::take(&mut *job.lost.lock());
+        if !lost.is_empty() {
+            let mut taker = takers();
+            for lost in lost {
+                faults.extend(job.elsewhere(lost, &mut *taker)?);
             }
-            opened
-        })
-    }
-
-    fn open(&mut self, wanted: &WantedFrame, bytes: &[u8], start: u64, segment: &mut [u8]) -> Result<()> {
-        let row = *wanted.located.row();
-        let footer = &wanted.located.footer;
-        let slot = wanted.located.location.slot;
-        let from = (u64::from(row.offset) - start) as usize;
-        let damaged = |detail: String| footer.damaged(format!("frame {slot}: {detail}"));
-        let encrypted = bytes
-            .get(from..from + row.stored as usize)
-            .ok_or_else(|| damaged("it lies outside of the bytes that were read".into()))?;
-        self.encrypted.clear();
-        self.encrypted.extend_from_slice(encrypted);
-        let payload = open_frame(footer, slot, &mut self.encrypted)?;
-        self.inflater.inflate(&row, payload, &mut self.raw).map_err(damaged)?;
-        if self.pack_store.keys.id.id(&self.raw) != wanted.chunk.id && !broken::by(Flaw::NoIdCheck) {
-            return Err(damaged("its bytes do not fit its id".into()));
+            taker.pause()?;
         }
-        if self.raw.len() != wanted.place.len() {
-            return Err(damaged("its length does not fit the recipe".into()));
-        }
-        segment[wanted.place.clone()].copy_from_slice(&self.raw);
-        Ok(())
+        self.fetched_bytes += job.fetched_bytes.load(Ordering::Relaxed);
+        faults.sort_by_key(|(request, _)| *request);
+        faults.into_iter().try_for_each(|(request, error)| fault(&wanted[request as usize], error))
     }
 }
 
-/// Number of frames, from the first on, that one read covers.
-fn run_length(wanted: &[WantedFrame]) -> usize {
-    let first = &wanted[0].located;
-    let start = u64::from(first.row().offset);
-    let mut end = first.row().end();
-    let more = wanted[1..].iter().take_while(|next| {
-        let row = next.located.row();
-        // Within one pack the frames ascend, so nothing here underflows.
-        let joins = next.located.footer.number == first.footer.number
-            && u64::from(row.offset) <= end + GAP_BYTES
-            && row.end() - start <= READ_BYTES;
-        if joins {
-            end = end.max(row.end());
+impl FetchJob<'_> {
+    /// Keeps the first error; later ones are only consequences.
+    fn fail(&self, error: Error) {
+        self.is_stopped.store(true, Ordering::Relaxed);
+        self.first_error.lock().get_or_insert(error);
+    }
+
+    /// Notes that a frame cannot be fetched.
+    fn lose(&self, frame: &PlannedFrame, error: Error) {
+        let location = frame.location;
+        let text = error.to_string();
+        let mut first = Some(match error {
+            error @ Error::Damaged { .. } => error,
+            _ => reader::damaged(location.pack, &*text),
+        });
+        let requests = self.plan.requests(frame).iter();
+        self.lost.lock().extend(requests.map(|request| {
+            let error = first.take().unwrap_or_else(|| reader::damaged(location.pack, &*text));
+            LostChunk { request: *request, location, error }
+        }));
+    }
+
+    /// Whether reading is to end; notes a cancellation.
+    fn must_stop(&self) -> bool {
+        if self.cancel.is_some_and(CancelFlag::is_cancelled) {
+            self.fail(Error::Cancelled { kept_bytes: None });
         }
-        joins
-    });
-    1 + more.count()
+        self.is_stopped.load(Ordering::Relaxed)
+    }
+
+    /// Reads and decodes in turn.
+    fn on_this_thread(&self, packs: &[&[PlannedFrame]], takers: &TakerFactory<'_>) {
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut decoder = ChunkDecoder::new(self, takers())?;
+            self.read_packs(packs, &next, FrameBatch::default(), &mut |mut batch| {
+                decoder.batch(&mut batch)?;
+                Ok(batch)
+            })?;
+            decoder.end()
+        };
+        if let Err(error) = work() {
+            self.fail(error);
+        }
+    }
+
+    /// Reads on this thread and `readers - 1` others, decodes on `decoders` others.
+    fn on_threads(
+        &self,
+        packs: &[&[PlannedFrame]],
+        takers: &TakerFactory<'_>,
+        decoders: usize,
+        readers: usize,
+    ) {
+        let next = AtomicUsize::new(0);
+        let (full_in, full_out) = bounded::<FrameBatch>(decoders + readers);
+        let (empty_in, empty_out) = unbounded::<FrameBatch>();
+        // A reader holds one batch; each decoder has one at work and one that waits.
+        (0..2 * decoders).for_each(|_| drop(empty_in.send(FrameBatch::default())));
+        std::thread::scope(|scope| {
+            let mut started = 0;
+            for _ in 0..decoders {
+                let (full, empty) = (full_out.clone(), empty_in.clone());
+                let decode = move || self.decode(&full, &empty, takers);
+                match Builder::new().name("decode".to_owned()).spawn_scoped(scope, decode) {
+                    Ok(_) => started += 1,
+                    Err(error) => tracing::debug!(%error, started, "the system starts no more threads"),
+                }
+            }
+            drop((full_out, empty_in));
+            if started == 0 {
+                return self.on_this_thread(packs, takers);
+            }
+            let read = |full: Sender<FrameBatch>, empty: Receiver<FrameBatch>| {
+                let read = self.read_packs(packs, &next, FrameBatch::default(), &mut |batch| {
+                    // The decoders end early only after one of them has failed.
+                    full.send(batch).map_err(|_| stopped())?;
+                    empty.recv().map_err(|_| stopped())
+                });
+                if let Err(error) = read {
+                    self.fail(error);
+                }
+            };
+            for _ in 1..readers {
+                let (full, empty) = (full_in.clone(), empty_out.clone());
+                if let Err(error) =
+                    Builder::new().name("read".to_owned()).spawn_scoped(scope, move || read(full, empty))
+                {
+                    tracing::debug!(%error, "the system starts no more threads");
+                }
+            }
+            read(full_in, empty_out);
+        });
+    }
+
+    /// Decodes batches until no more come.
+    fn decode(&self, full: &Receiver<FrameBatch>, empty: &Sender<FrameBatch>, takers: &TakerFactory<'_>) {
+        let work = || {
+            let mut decoder = ChunkDecoder::new(self, takers())?;
+            loop {
+                if full.is_empty() {
+                    decoder.pause()?;
+                }
+                let Ok(mut batch) = full.recv() else { break };
+                if self.is_stopped.load(Ordering::Relaxed) {
+                    break;
+                }
+                decoder.batch(&mut batch)?;
+                // Without a reader that takes it, the batch is dropped.
+                let _ = empty.send(batch);
+            }
+            decoder.end()
+        };
+        if let Err(error) = work() {
+            self.fail(error);
+        }
+    }
+
+    /// Reads the packs that no other reader has taken. `hand_on` gets full batches, and returns one to be
+    /// filled.
+    fn read_packs(
+        &self,
+        packs: &[&[PlannedFrame]],
+        next: &AtomicUsize,
+        mut batch: FrameBatch,
+        hand_on: &mut dyn FnMut(FrameBatch) -> Result<FrameBatch>,
+    ) -> Result<()> {
+        while let Some(frames) = packs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if self.must_stop() {
+                return Ok(());
+            }
+            batch = self.read_pack(frames, batch, hand_on)?;
+        }
+        Ok(())
+    }
+
+    fn read_pack(
+        &self,
+        frames: &[PlannedFrame],
+        mut batch: FrameBatch,
+        hand_on: &mut dyn FnMut(FrameBatch) -> Result<FrameBatch>,
+    ) -> Result<FrameBatch> {
+        let at = frames[0].location;
+        let (footer, vid) = match self.pack_store.footer(at.home, at.volume, at.pack) {
+            Ok(Some(found)) => found,
+            Err(error) if !error.is_corruption() => return Err(error),
+            // It was there when the chunks were located.
+            Ok(None) | Err(_) => {
+                let gone = || reader::damaged(at.pack, "it was removed while it was read");
+                frames.iter().for_each(|frame| self.lose(frame, gone()));
+                return Ok(batch);
+            }
+        };
+        let slots: Vec<u32> = frames.iter().map(|frame| frame.location.slot).collect();
+        batch.begin(&footer);
+        let mut failed = None;
+        self.pack_store.read_frames((&footer, vid), &slots, &mut |index, answer| {
+            if self.must_stop() {
+                return ControlFlow::Break(());
+            }
+            match answer {
+                Ok(stored) => {
+                    self.fetched_bytes.fetch_add(stored.len() as u64, Ordering::Relaxed);
+                    batch.push(frames[index], stored);
+                }
+                Err(error) => self.lose(&frames[index], error),
+            }
+            if batch.bytes.len() < BATCH_BYTES {
+                return ControlFlow::Continue(());
+            }
+            match hand_on(std::mem::take(&mut batch)) {
+                Ok(empty) => {
+                    batch = empty;
+                    batch.begin(&footer);
+                    ControlFlow::Continue(())
+                }
+                Err(error) => {
+                    failed = Some(error);
+                    ControlFlow::Break(())
+                }
+            }
+        })?;
+        match failed {
+            Some(error) => Err(error),
+            None if batch.frames.is_empty() => Ok(batch),
+            None => hand_on(batch),
+        }
+    }
+}
+
+/// Error of a reader whose decoders have ended; they hold the real error.
+fn stopped() -> Error {
+    Error::Invalid { reason: "the fetch was stopped".into() }
 }
