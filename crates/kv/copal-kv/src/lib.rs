@@ -63,7 +63,7 @@ pub use api::store::Store;
 pub use care::dump;
 pub use care::quarantine::DamagedRange;
 pub use care::scrub::{Scrub, ScrubProgress};
-pub use care::verify::VerifyReport;
+pub use care::verify::{VerifyDepth, VerifyReport};
 pub use copal_filter::{Kind as FilterKind, rules::RuleKind as FilterRule};
 pub use format::{entry, entry_cursor as cursor, merge};
 pub use memory::cache;

@@ -88,7 +88,8 @@ fn small_files(device: &Arc<dyn Device>, files: u64) -> Result<()> {
     }
     report(&format!("list of {listed} in pages of 1000"), began)?;
     let began = Instant::now();
-    let checked = store.check(&CheckOptions { read_data: true, engine: true }, &mut |_| {})?;
+    let checked =
+        store.check(&CheckOptions { read_data: true, engine: true, verified: None }, &mut |_| {})?;
     report(&format!("check, {} findings", checked.damage.len()), began)?;
     store.close()?;
     Ok(())

@@ -93,7 +93,8 @@ fn check_store(
         report.add("the store", format!("acknowledged frames of stream {} are damaged", stream.0));
     }
     walk.below(CheckLayer::Volumes);
-    let options = CheckOptions { read_data, engine: true };
+    let options =
+        CheckOptions { read_data, engine: true, verified: Some(std::mem::take(&mut report.verified_packs)) };
     let mut is_engine = false;
     let below = store.volumes().check(&options, &mut |so_far| {
         if so_far.engine_bytes == 0 {

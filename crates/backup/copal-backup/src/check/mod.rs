@@ -360,10 +360,14 @@ fn check_packs(
             }
         };
         let ids = pack.home.has_chunks().then_some(&pack_store.keys.id);
-        scan(pack_store, pack.vid, &footer, ids, report, &mut places, &mut |report, block| {
-            let header = &block[..block.len().min(format::HEADER_BYTES)];
-            check_header(report, reader::header_of(pack.number, header))
-        })?;
+        let is_clean =
+            scan(pack_store, pack.vid, &footer, ids, report, &mut places, &mut |report, block| {
+                let header = &block[..block.len().min(format::HEADER_BYTES)];
+                check_header(report, reader::header_of(pack.number, header))
+            })?;
+        if is_clean {
+            report.verified_packs.insert(pack.info.fid);
+        }
         progress.advance(pack.info.size);
     }
     Ok(places)

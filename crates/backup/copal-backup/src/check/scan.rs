@@ -18,7 +18,8 @@ pub(crate) type HeaderCheck<'h> = dyn FnMut(&mut CheckReport, &[u8]) -> Result<(
 const BLOCKS_OF_A_CALL: usize = 16;
 
 /// Reads every byte of a pack once, in order, and notes damage with its place. If `ids` is set, chunks are
-/// compared with their ids. `header` gets the first block.
+/// compared with their ids. `header` gets the first block. Returns
+/// whether no byte is damaged.
 ///
 /// Memory: the blocks of one call, and the frame that straddles them.
 /// # Errors
@@ -31,13 +32,14 @@ pub(crate) fn scan(
     report: &mut CheckReport,
     places: &mut DamagedPlaces,
     header: &mut HeaderCheck<'_>,
-) -> Result<()> {
+) -> Result<bool> {
     let mut scan = PackScan {
         pack_store,
         footer,
         ids,
         report,
         places,
+        is_clean: true,
         bad_blocks: Vec::new(),
         lost: Vec::new(),
         inflater: FrameInflater::new()?,
@@ -76,7 +78,7 @@ pub(crate) fn scan(
     }
     scan.frames_of_bad_blocks();
     debug_assert!(footer.rows.is_empty() || footer.rows[0].offset as usize == HEADER_BYTES);
-    Ok(())
+    Ok(scan.is_clean)
 }
 
 /// Progress of a scan in its pack.
@@ -86,6 +88,7 @@ struct PackScan<'a> {
     ids: Option<&'a IdKey>,
     report: &'a mut CheckReport,
     places: &'a mut DamagedPlaces,
+    is_clean: bool,
     /// Blocks with a wrong hash, with their number in the report.
     bad_blocks: Vec<(Range<u64>, usize)>,
     /// Lost frames.
@@ -115,12 +118,14 @@ impl PackScan<'_> {
                     header(self.report, &bytes)?;
                 }
                 if format::block_hash(&bytes)[..] != *hash {
+                    self.is_clean = false;
                     let noted = self.report.note_at(damaged("its bytes do not fit their hash".into()))?;
                     self.bad_blocks.extend(noted.map(|noted| (range, noted)));
                 }
                 self.held.extend_from_slice(&bytes);
             }
             Err(error) => {
+                self.is_clean = false;
                 let noted = self.report.note_at(error)?;
                 // Frames in the gap fail to decrypt below and are noted one by one.
                 self.held.resize(self.held.len() + (range.end - range.start) as usize, 0);
@@ -164,6 +169,7 @@ impl PackScan<'_> {
                 self.report.decoded_bytes += u64::from(row.stored);
             }
             Err(error) => {
+                self.is_clean = false;
                 self.lost.push(slot);
                 self.pack_store.note_damaged(footer, slot);
                 self.places.add(footer.number, slot, self.report.note_at(error)?);

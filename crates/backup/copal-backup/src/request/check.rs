@@ -3,7 +3,9 @@
 use crate::packs::home::PackHome;
 use crate::request::identity::SnapshotId;
 use crate::retention::Misdated;
+use copal_volume::FileId;
 use serde::Serialize;
+use std::collections::HashSet;
 
 /// One damaged object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +47,9 @@ pub struct CheckReport {
     pub misdated: Vec<(SnapshotId, Misdated)>,
     /// Packs of backups that never finished; the next backup uses them or `prune` frees them.
     pub unfinished_packs: u64,
+    /// Packs of which every byte was read and nothing is damaged.
+    #[serde(skip)]
+    pub verified_packs: HashSet<FileId>,
 }
 
 impl CheckReport {

@@ -85,7 +85,7 @@ impl Stack {
         if !report.is_ok_and(|report| report.is_clean()) {
             return true;
         }
-        let options = copal_data::CheckOptions { read_data: true, engine: true };
+        let options = copal_data::CheckOptions { read_data: true, engine: true, verified: None };
         let below = self.volumes.check(&options, &mut |_| {});
         if !below.is_ok_and(|report| report.damage.is_empty()) {
             return true;

@@ -1,7 +1,7 @@
 //! Public calls for verification, damaged ranges and scrubbing.
 
 use crate::{
-    DamagedRange, Error, Scrub, Store, VerifyReport,
+    DamagedRange, Error, Scrub, Store, VerifyDepth, VerifyReport,
     care::{quarantine, scrub, verify},
 };
 
@@ -13,7 +13,8 @@ impl Store {
     /// # Errors
     /// Errors of the object layer. Damage is in the report, not an error.
     pub fn verify(&self, deep: bool) -> Result<VerifyReport, Error> {
-        self.verify_telling(deep, &mut |_| ())
+        let depth = if deep { VerifyDepth::Values } else { VerifyDepth::Accounts };
+        self.verify_telling(depth, &mut |_| ())
     }
 
     /// Like [`Store::verify`], and calls `report` with the findings so far after every table and, within one,
@@ -22,10 +23,10 @@ impl Store {
     /// As [`Store::verify`].
     pub fn verify_telling(
         &self,
-        deep: bool,
+        depth: VerifyDepth,
         report: &mut dyn FnMut(&VerifyReport),
     ) -> Result<VerifyReport, Error> {
-        verify::verify(self.engine(), deep, report)
+        verify::verify(self.engine(), depth, report)
     }
 
     /// Damaged key ranges found since the store was opened, newest data first, without those already

@@ -46,6 +46,17 @@ use std::{
 /// Values between two reports of progress.
 const TELL_AFTER_VALUES: u64 = 64;
 
+/// Depth of a verification; each includes those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum VerifyDepth {
+    /// Names and accounts; walks every entry.
+    Accounts,
+    /// Every byte of every table.
+    Tables,
+    /// Every separated value.
+    Values,
+}
+
 /// Result of [`Store::verify`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerifyReport {
@@ -94,7 +105,7 @@ type Pointers = BTreeMap<ObjectId, Vec<Range<u64>>>;
 
 /// A running verification.
 struct StoreVerification<'a> {
-    deep: bool,
+    depth: VerifyDepth,
     /// Places of the values that entries point to.
     pointers: Pointers,
     report: VerifyReport,
@@ -104,10 +115,10 @@ struct StoreVerification<'a> {
 /// As [`crate::Store::verify_telling`].
 pub(crate) fn verify(
     engine: &Engine,
-    deep: bool,
+    depth: VerifyDepth,
     told: &mut dyn FnMut(&VerifyReport),
 ) -> Result<VerifyReport, Error> {
-    run(engine, StoreVerification { deep, pointers: Pointers::new(), report: VerifyReport::default(), told })
+    run(engine, StoreVerification { depth, pointers: Pointers::new(), report: VerifyReport::default(), told })
 }
 
 fn run(engine: &Engine, mut to: StoreVerification<'_>) -> Result<VerifyReport, Error> {
@@ -121,7 +132,7 @@ fn run(engine: &Engine, mut to: StoreVerification<'_>) -> Result<VerifyReport, E
     for run in &view.version.runs {
         for slice in &run.slices {
             to.report.tables += 1;
-            if to.deep {
+            if to.depth >= VerifyDepth::Tables {
                 let found = TableVerifier::new(&slice.table.table).verify(IoClass::Background)?;
                 for damaged in found.damaged.iter().filter(|damaged| concerns(slice, damaged)) {
                     to.report.problem(damaged.to_string());
@@ -188,7 +199,7 @@ fn walk_slice(
         if !error.is_corruption() {
             return Err(error);
         }
-        if !to.deep {
+        if to.depth < VerifyDepth::Tables {
             to.report.problem(error.to_string());
         }
         whole = false;
@@ -240,8 +251,8 @@ fn verify_names(engine: &Engine, tree: &OpenTree, view: &SuperVersion, report: &
     }
 }
 
-/// Counts the entries of a cursor up to `newest` and records the places of their values; a deep verify reads
-/// the values.
+/// Counts the entries of a cursor up to `newest` and records the places of their values; reads
+/// the values if asked to.
 fn collect(
     engine: &Engine,
     view: &SuperVersion,
@@ -271,7 +282,7 @@ fn collect(
             to.report.values += 1;
             to.report.value_bytes += u64::from(pointer.len);
             to.pointers.entry(pointer.object).or_default().push(pointer.range());
-            if to.deep {
+            if to.depth == VerifyDepth::Values {
                 let (key, pointer) = (Bytes::copy_from_slice(entry.key), cursor.value());
                 let problem = check_value(engine, view, &key, entry.seq, &pointer)?;
                 problem.into_iter().for_each(|problem| to.report.problem(problem));

@@ -72,6 +72,7 @@ fn check_body(
         report.verified_bytes += head.size;
         return Ok(());
     }
+    let reads = options.reads(head.fid);
     let mut sum = 0;
     for index in 0..pieces_of(head.size) {
         let key = keys::piece(vid, head.fid, index);
@@ -82,7 +83,7 @@ fn check_body(
             Some(sums.map_err(|error| error.to_string())?)
         };
         let unreadable = |error| format!("piece {index} could not be read: {error}");
-        if !options.read_data {
+        if !reads {
             if !spaces.extents.contains(&key).map_err(unreadable)? {
                 return Err(format!("piece {index} is missing"));
             }
@@ -107,7 +108,7 @@ fn check_body(
         }
         sum = crc32c(sum, &piece);
     }
-    if options.read_data {
+    if reads {
         if sum != head.crc32c {
             return Err(differs.to_owned());
         }

@@ -18,8 +18,9 @@ use crate::error::of_engine;
 use crate::keys::{self, KeyRange};
 use crate::keyspaces::DataKeyspaces;
 use bytes::Bytes;
-use copal_kv::{Keyspace, Store};
-use copal_volume::{VolumeError, VolumeId};
+use copal_kv::{Keyspace, Store, VerifyDepth};
+use copal_volume::{FileId, VolumeError, VolumeId};
+use std::collections::HashSet;
 use std::fmt;
 use std::ops::Bound;
 
@@ -27,13 +28,32 @@ use std::ops::Bound;
 const KEPT_FINDINGS: usize = 10_000;
 
 /// Depth of a check.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct CheckOptions {
     /// Read every body and verify its checksums, not only the rows.
     pub read_data: bool,
     /// Let the engine check its tables, values and accounts too; with `read_data` every byte of them,
     /// including deleted rows that no merge has dropped yet. The engine's flushes and merges wait meanwhile.
     pub engine: bool,
+    /// Files whose bodies the caller has read and verified since the store was opened: with `read_data` all others
+    /// are read. If it is set, the engine does not read separated values either. The bytes of deleted ones are then
+    /// left to the check of the object layer.
+    pub verified: Option<HashSet<FileId>>,
+}
+
+impl CheckOptions {
+    /// Whether the body of a file is to be read.
+    fn reads(&self, fid: FileId) -> bool {
+        self.read_data && !self.verified.as_ref().is_some_and(|verified| verified.contains(&fid))
+    }
+
+    fn engine_depth(&self) -> VerifyDepth {
+        match (self.read_data, &self.verified) {
+            (false, _) => VerifyDepth::Accounts,
+            (true, Some(_)) => VerifyDepth::Tables,
+            (true, None) => VerifyDepth::Values,
+        }
+    }
 }
 
 /// One damaged or missing item.
@@ -118,7 +138,7 @@ pub(crate) fn run(
     }
     files::check_strays(spaces, &volumes, &mut report);
     if options.engine {
-        let engine = kv.verify_telling(options.read_data, &mut |so_far| {
+        let engine = kv.verify_telling(options.engine_depth(), &mut |so_far| {
             report.engine_bytes = so_far.table_bytes + so_far.value_bytes;
             progress(&report);
         });

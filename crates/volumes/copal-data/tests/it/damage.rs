@@ -6,7 +6,7 @@ use copal_kv::{Durability, Keyspace};
 use copal_volume::{FileInfo, ReadOptions, VolumeError, VolumeId, VolumeStore};
 
 fn check(store: &LocalStore, read_data: bool) -> VolumeCheckReport {
-    let options = CheckOptions { read_data, engine: true };
+    let options = CheckOptions { read_data, engine: true, verified: None };
     store.check(&options, &mut |_| {}).expect("check")
 }
 
@@ -322,4 +322,26 @@ fn a_row_of_another_release_is_named() {
     let error = get(&store, files.vid, b"small").expect_err("unknown version");
     let text = error.to_string();
     assert!(text.contains("row version 2"), "{text}");
+}
+
+/// A caller that has read the body of a file spares it a second reading; all other bodies are read.
+#[test]
+fn a_body_that_the_caller_has_verified_is_not_read_again() {
+    let store = fresh();
+    let files = example(&store);
+    for info in [&files.medium, &files.large] {
+        change(&store, "extents", &piece_end(info, 0), |piece| piece[7] ^= 1);
+    }
+    let damaged = |verified: &[&FileInfo]| {
+        let verified = Some(verified.iter().map(|info| info.fid).collect());
+        let options = CheckOptions { verified, ..everything() };
+        let report = store.check(&options, &mut |_| {}).expect("check");
+        (report.damage.len(), report.verified_bytes)
+    };
+    assert_eq!(damaged(&[]), (2, files.small.size));
+    assert_eq!(damaged(&[&files.medium]), (1, files.small.size));
+    assert_eq!(damaged(&[&files.medium, &files.large]), (0, files.small.size));
+    // Its rows are checked nevertheless.
+    delete(&store, "extents", &piece_end(&files.medium, 0));
+    assert_eq!(damaged(&[&files.medium, &files.large]).0, 1);
 }

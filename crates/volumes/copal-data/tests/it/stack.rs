@@ -81,5 +81,5 @@ pub(crate) fn body(seed: u64, len: usize) -> Bytes {
 
 /// A check that reads every byte.
 pub(crate) fn everything() -> CheckOptions {
-    CheckOptions { read_data: true, engine: true }
+    CheckOptions { read_data: true, engine: true, verified: None }
 }

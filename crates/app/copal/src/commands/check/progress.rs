@@ -1,7 +1,7 @@
-//! Progress of a check that reads the store four times, layer by layer: one total, and one estimate of the
-//! remaining time.
+//! Progress of a check that reads the store twice: one total, and one estimate of the remaining time.
 //!
-//! The layers are packs, then files, then tables and values of the engine, then every byte with a checksum.
+//! The packs are read first, and every byte with a checksum last. In between, files and tables of the engine are
+//! checked: of these, only the parts are read that are no packs. They count as nothing.
 //!
 //! Invariant: the progress never exceeds the announced total, and equals it at the end of the check.
 
@@ -19,13 +19,10 @@ pub(super) enum CheckLayer {
     Objects,
 }
 
-/// Number of these layers.
-const BELOW: u64 = 3;
-
 /// Forwards progress, with the layers below included in the total.
 pub(super) struct CheckProgress<'a> {
     to: &'a dyn Progress,
-    /// Bytes in use, which each layer below reads about once; 0 if only structure is checked.
+    /// Bytes in use, which the last layer reads about once; 0 if only structure is checked.
     store_bytes: u64,
     state: Mutex<WalkProgress>,
 }
@@ -63,15 +60,11 @@ impl CheckProgress<'_> {
             // In between, damage was traced to its snapshots.
             state.is_announced = true;
             (state.packs_bytes, state.done) = (0, 0);
-            self.to.stage(Stage::ReadData, "store", BELOW * self.store_bytes);
+            self.to.stage(Stage::ReadData, "store", self.store_bytes);
         }
-        let layers = match layer {
-            CheckLayer::Volumes => 0,
-            CheckLayer::Engine => 1,
-            CheckLayer::Objects => 2,
-        };
-        let start = state.packs_bytes + layers * self.store_bytes;
-        state.layer = (start, start + self.store_bytes);
+        let start = state.packs_bytes;
+        let bytes = if layer == CheckLayer::Objects { self.store_bytes } else { 0 };
+        state.layer = (start, start + bytes);
         self.advance_to(&mut state, start);
     }
 
@@ -103,7 +96,7 @@ impl Progress for CheckProgress<'_> {
         if stage == Stage::ReadData && self.store_bytes > 0 {
             state.is_announced = true;
             state.packs_bytes = total;
-            self.to.stage(stage, "store", total + BELOW * self.store_bytes);
+            self.to.stage(stage, "store", total + self.store_bytes);
         } else {
             self.to.stage(stage, what, total);
         }
@@ -155,19 +148,17 @@ mod tests {
         walk.advance(30);
         walk.below(CheckLayer::Volumes);
         walk.reached(70);
-        assert_eq!(recorder.0.lock().1, 150);
         walk.below(CheckLayer::Engine);
-        assert_eq!(recorder.0.lock().1, 180);
         walk.reached(60);
-        assert_eq!(recorder.0.lock().1, 240);
+        assert_eq!(recorder.0.lock().1, 80);
         walk.below(CheckLayer::Objects);
-        assert_eq!(recorder.0.lock().1, 280);
         walk.reached(40);
+        assert_eq!(recorder.0.lock().1, 120);
         walk.reached(140);
         walk.end();
         let recorder = recorder.0.into_inner();
-        assert_eq!(recorder.0, [(Stage::Walk, 2), (Stage::ReadData, 380)]);
-        assert_eq!(recorder.1, 380);
+        assert_eq!(recorder.0, [(Stage::Walk, 2), (Stage::ReadData, 180)]);
+        assert_eq!(recorder.1, 180);
     }
 
     #[test]
@@ -180,8 +171,8 @@ mod tests {
         walk.below(CheckLayer::Objects);
         walk.end();
         let recorder = recorder.0.into_inner();
-        assert_eq!(recorder.0.last(), Some(&(Stage::ReadData, 300)));
-        assert_eq!(recorder.1, 300);
+        assert_eq!(recorder.0.last(), Some(&(Stage::ReadData, 100)));
+        assert_eq!(recorder.1, 100);
         // With structure only, the total is unknown.
         let recorder = StageRecorder::default();
         let walk = CheckProgress::new(&recorder, false, 100);

@@ -147,18 +147,41 @@ impl<'a> ChunkFetcher<'a> {
         fault: &mut dyn FnMut(&WantedChunk, Error) -> Result<()>,
     ) -> Result<()> {
         let mut faults: Vec<(u32, Error)> = Vec::new();
-        let mut planned = Vec::with_capacity(wanted.len());
-        for (one, request) in wanted.iter().zip(0..) {
+        let mut requests: Vec<u32> = (0..).zip(wanted).map(|(request, _)| request).collect();
+        // Another host may remove a pack meanwhile: its chunks are then located again, together.
+        for is_last in [false, true] {
+            requests = self.pass(wanted, requests, takers, is_last, &mut faults)?;
+        }
+        faults.sort_by_key(|(request, _)| *request);
+        faults.into_iter().try_for_each(|(request, error)| fault(&wanted[request as usize], error))
+    }
+
+    /// Locates and fetches the chunks of some requests. Returns those whose pack was removed meanwhile; in the
+    /// last pass they are fetched one by one from other locations, as damaged ones always are.
+    fn pass(
+        &mut self,
+        wanted: &[WantedChunk],
+        requests: Vec<u32>,
+        takers: &TakerFactory<'_>,
+        is_last: bool,
+        faults: &mut Vec<(u32, Error)>,
+    ) -> Result<Vec<u32>> {
+        let mut planned = Vec::with_capacity(requests.len());
+        for request in requests {
             if self.cancel.is_some_and(CancelFlag::is_cancelled) {
                 return Err(Error::Cancelled { kept_bytes: None });
             }
-            match self.pack_store.locate(&one.chunk) {
+            match self.pack_store.locate(&wanted[request as usize].chunk) {
                 Ok(frame) => planned.push(PlannedFrame::of(&frame, request)),
                 Err(error) if error.is_corruption() => faults.push((request, error)),
                 Err(error) => return Err(error),
             }
         }
         let plan = FramePlan::new(planned);
+        let packs = plan.packs();
+        if packs.is_empty() {
+            return Ok(Vec::new());
+        }
         let job = FetchJob {
             pack_store: self.pack_store,
             cancel: self.cancel,
@@ -169,7 +192,6 @@ impl<'a> ChunkFetcher<'a> {
             lost: Mutex::default(),
             fetched_bytes: AtomicU64::new(0),
         };
-        let packs = plan.packs();
         self.packs.extend(packs.iter().map(|frames| frames[0].location.pack));
         match self.decoders.min(plan.len() / CHUNKS_OF_A_THREAD) {
             0 => job.on_this_thread(&packs, takers),
@@ -179,16 +201,29 @@ impl<'a> ChunkFetcher<'a> {
             return Err(error);
         }
         let lost = std::mem::take(&mut *job.lost.lock());
+        let mut removed = Vec::new();
         if !lost.is_empty() {
             let mut taker = takers();
             for lost in lost {
-                faults.extend(job.elsewhere(lost, &mut *taker)?);
+                if !is_last && self.is_removed(lost.location)? {
+                    removed.push(lost.request);
+                } else {
+                    faults.extend(job.elsewhere(lost, &mut *taker)?);
+                }
             }
             taker.pause()?;
         }
         self.fetched_bytes += job.fetched_bytes.load(Ordering::Relaxed);
-        faults.sort_by_key(|(request, _)| *request);
-        faults.into_iter().try_for_each(|(request, error)| fault(&wanted[request as usize], error))
+        Ok(removed)
+    }
+
+    /// Whether the pack of a location does not exist.
+    fn is_removed(&self, location: FrameLocation) -> Result<bool> {
+        match self.pack_store.footer(location.home, location.volume, location.pack) {
+            Ok(footer) => Ok(footer.is_none()),
+            Err(error) if error.is_corruption() => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 }
 
