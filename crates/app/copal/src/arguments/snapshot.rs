@@ -73,7 +73,7 @@ pub(crate) struct RestoreArgs {
     /// Overwrite an existing file, a block device, or an NBD export that holds data
     #[arg(long, alias = "overwrite")]
     pub(crate) force: bool,
-    /// Number of packs to fetch at the same time
+    /// Number of packs to fetch at the same time from a cluster; other stores decide by their disk
     #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub(crate) fetches: u8,
 }

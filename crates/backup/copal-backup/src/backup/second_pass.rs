@@ -25,7 +25,7 @@ use copal_chunk::{ChunkId, SEGMENT_BYTES};
 use std::ops::Range;
 
 /// Most bytes of one read, unless a chunk is larger.
-const READ_BYTES: usize = 256 << 10;
+const RUN_BYTES: usize = 256 << 10;
 /// At most one byte in this many of a read is not needed.
 const WANTED_SHARE: usize = 5;
 
@@ -240,7 +240,7 @@ fn runs_of(wanted: impl Iterator<Item = Range<usize>>) -> Vec<Range<usize>> {
         if let Some(run) = runs.last_mut() {
             let gap = range.start - run.end;
             let whole = range.end - run.start;
-            if whole <= READ_BYTES && (unwanted + gap) * WANTED_SHARE <= whole {
+            if whole <= RUN_BYTES && (unwanted + gap) * WANTED_SHARE <= whole {
                 unwanted += gap;
                 run.end = range.end;
                 continue;
@@ -262,7 +262,7 @@ mod tests {
         let wanted = [0..16 * K, 16 * K..40 * K, 44 * K..60 * K, 100 * K..104 * K];
         assert_eq!(runs_of(wanted.into_iter()), [0..60 * K, 100 * K..104 * K]);
         let long = (0..40).map(|number| number * 16 * K..(number + 1) * 16 * K);
-        assert!(runs_of(long).iter().all(|run| run.len() <= READ_BYTES));
+        assert!(runs_of(long).iter().all(|run| run.len() <= RUN_BYTES));
         assert!(runs_of(std::iter::empty()).is_empty());
     }
 }

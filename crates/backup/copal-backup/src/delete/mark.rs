@@ -99,8 +99,9 @@ impl<'a> FrameMarks<'a> {
         self.present.binary_search(&pack).is_ok()
     }
 
-    /// Whether the frames of the pack are reachable only by their own locations.
-    fn is_alone(&self, pack: PackNumber) -> Result<bool> {
+    /// Whether the frames of the pack are reachable only by their own locations: no other frame of their ids is
+    /// known.
+    pub(crate) fn is_alone(&self, pack: PackNumber) -> Result<bool> {
         let Some(&sole) = self.sole.get(&pack) else {
             return Ok(false);
         };

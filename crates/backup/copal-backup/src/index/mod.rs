@@ -88,6 +88,15 @@ struct IndexMaps {
     moved: HashMap<Uuid, Vec<[u8; 32]>>,
 }
 
+/// Rows of the ids of a pack that is removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PackRows {
+    /// Each leads to this pack only: they are removed unread.
+    Sole,
+    /// Some may lead to other packs, or not to this one any more.
+    BesideOthers,
+}
+
 /// Treatment of the older rows of the ids in a new pack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OlderRows {
@@ -261,7 +270,7 @@ impl ChunkIndex {
         Ok(())
     }
 
-    /// Removes a pack: the rows that still lead to it, then its entry. Durable on return.
+    /// Removes a pack: the rows of `ids` that still lead to it, then its entry. Durable on return.
     ///
     /// A crash in between leaves a known pack whose dead frames are not found any more; the next prune
     /// removes it.
@@ -269,47 +278,33 @@ impl ChunkIndex {
         &self,
         home: PackHome,
         pack: PackNumber,
-        ids: impl Iterator<Item = [u8; 16]>,
+        ids: &[[u8; 16]],
+        rows: PackRows,
     ) -> Result<()> {
+        for ids in ids.chunks(BATCH_ROWS) {
+            // Look-ups of many ids read many blocks of the index.
+            let known = match rows {
+                PackRows::Sole => vec![vec![IndexRow { pack, slot: 0 }]; ids.len()],
+                PackRows::BesideOthers => self.rows_of(home, ids)?,
+            };
+            let left = ids.iter().zip(known).filter_map(|(id, mut rows)| {
+                let before = rows.len();
+                rows.retain(|row| row.pack != pack);
+                (rows.len() < before).then(|| (self.key(home, id), rows))
+            });
+            self.put_rows(&left.collect::<Vec<_>>())?;
+        }
+        self.remove_entry(pack)
+    }
+
+    /// Removes the entry of a pack: rows that still lead to it have no effect any more. Durable on return.
+    pub(crate) fn remove_entry(&self, pack: PackNumber) -> Result<()> {
         self.cached.lock().remove(&pack);
         self.forget_damaged(pack)?;
-        let others = |rows: &[IndexRow]| -> Vec<IndexRow> {
-            rows.iter().copied().filter(|row| row.pack != pack).collect()
-        };
         match &self.backend {
-            IndexBackend::Memory(maps) => {
-                let mut maps = maps.lock();
-                maps.packs.remove(&pack);
-                for id in ids {
-                    let key = self.key(home, &id);
-                    let left = maps.chunks.get(&key).map(|rows| others(rows));
-                    match left {
-                        Some(left) if left.is_empty() => drop(maps.chunks.remove(&key)),
-                        Some(left) => drop(maps.chunks.insert(key, left)),
-                        None => {}
-                    }
-                }
-            }
-            IndexBackend::Kv { store, chunks, packs, .. } => {
+            IndexBackend::Memory(maps) => drop(maps.lock().packs.remove(&pack)),
+            IndexBackend::Kv { store, packs, .. } => {
                 let mut batch = store.batch();
-                let mut in_batch = 0;
-                for id in ids {
-                    let key = self.key(home, &id);
-                    let rows = self.rows(&key)?;
-                    let left = others(&rows);
-                    if left.len() == rows.len() {
-                        continue;
-                    }
-                    match left.is_empty() {
-                        true => batch.delete(chunks, &key.bytes()),
-                        false => batch.put(chunks, &key.bytes(), encode_rows(&left)),
-                    };
-                    in_batch += 1;
-                    if in_batch == BATCH_ROWS {
-                        std::mem::replace(&mut batch, store.batch()).commit(Durability::Deferred)?;
-                        in_batch = 0;
-                    }
-                }
                 batch.delete(packs, &pack.0.to_be_bytes());
                 batch.commit(Durability::Device)?;
             }
@@ -337,28 +332,36 @@ impl ChunkIndex {
                     changed.push((key, rows));
                 }
             }
-            match &self.backend {
-                IndexBackend::Memory(maps) => {
-                    let mut maps = maps.lock();
-                    for (key, rows) in changed {
-                        match rows.is_empty() {
-                            true => drop(maps.chunks.remove(&key)),
-                            false => drop(maps.chunks.insert(key, rows)),
-                        }
+            self.put_rows(&changed)?;
+        }
+        Ok(())
+    }
+
+    /// Sets the rows of ids; an id without rows is removed. Durable with the next `sync`, and never before earlier
+    /// changes.
+    fn put_rows(&self, changed: &[(RowKey, Vec<IndexRow>)]) -> Result<()> {
+        if changed.is_empty() {
+            return Ok(());
+        }
+        match &self.backend {
+            IndexBackend::Memory(maps) => {
+                let mut maps = maps.lock();
+                for (key, rows) in changed {
+                    match rows.is_empty() {
+                        true => drop(maps.chunks.remove(key)),
+                        false => drop(maps.chunks.insert(*key, rows.clone())),
                     }
                 }
-                IndexBackend::Kv { store, chunks, .. } => {
-                    let mut batch = store.batch();
-                    for (key, rows) in &changed {
-                        match rows.is_empty() {
-                            true => batch.delete(chunks, &key.bytes()),
-                            false => batch.put(chunks, &key.bytes(), encode_rows(rows)),
-                        };
-                    }
-                    if !changed.is_empty() {
-                        batch.commit(Durability::Deferred)?;
-                    }
+            }
+            IndexBackend::Kv { store, chunks, .. } => {
+                let mut batch = store.batch();
+                for (key, rows) in changed {
+                    match rows.is_empty() {
+                        true => batch.delete(chunks, &key.bytes()),
+                        false => batch.put(chunks, &key.bytes(), encode_rows(rows)),
+                    };
                 }
+                batch.commit(Durability::Deferred)?;
             }
         }
         Ok(())

@@ -112,7 +112,7 @@ pub(crate) fn reindex(
     let mut known = Vec::new();
     pack_store.index.for_each_pack(|pack, entry| {
         if whose.has(entry.home) {
-            known.push((pack, entry.home));
+            known.push(pack);
         }
         Ok(())
     })?;
@@ -147,9 +147,9 @@ pub(crate) fn reindex(
         Ok(())
     })?;
     present.sort_unstable();
-    known.retain(|(pack, _)| present.binary_search(pack).is_err());
-    for (pack, home) in &known {
-        pack_store.index.remove_pack(*home, *pack, std::iter::empty())?;
+    known.retain(|pack| present.binary_search(pack).is_err());
+    for pack in &known {
+        pack_store.index.remove_entry(*pack)?;
     }
     if summary.packs > 0 {
         pack_store.index.sync()?;

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::ops::{ControlFlow, Range};
 
 /// Most bytes of frames that are read ahead.
-const AHEAD_BYTES: usize = 4 << 20;
+const HELD_BYTES: usize = 4 << 20;
 
 /// Reads frames. One per thread.
 pub(crate) struct FrameReader<'a> {
@@ -70,7 +70,7 @@ impl<'a> FrameReader<'a> {
             match pack_store.at(location, &id) {
                 Ok(Some(frame)) => {
                     bytes += frame.row().stored as usize;
-                    if bytes > AHEAD_BYTES && !planned.is_empty() {
+                    if bytes > HELD_BYTES && !planned.is_empty() {
                         break;
                     }
                     planned.push(PlannedFrame::of(&frame, 0));

@@ -241,7 +241,7 @@ impl PackStore {
     fn lose_pack(&self, pack: PackNumber) {
         let lost = match self.index.pack(pack) {
             Ok(None) => return,
-            Ok(Some(entry)) => self.index.remove_pack(entry.home, pack, std::iter::empty()),
+            Ok(Some(_)) => self.index.remove_entry(pack),
             Err(error) => Err(error),
         };
         match lost {

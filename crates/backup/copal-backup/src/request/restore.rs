@@ -12,9 +12,9 @@ pub struct RestoreRequest {
     pub snapshot: SnapshotId,
     /// The disk; `None` if the snapshot has only one.
     pub disk: Option<String>,
-    /// Fetches in flight, 1 to 64.
+    /// Packs that are read at once, 1 to 64, if the store is on several servers.
     pub fetches: usize,
-    /// Memory of the fetches, in bytes.
+    /// Memory of the part of the disk that is being restored, in bytes.
     pub memory_bytes: u64,
 }
 

@@ -337,7 +337,7 @@ impl RepositoryParts {
                 Err(error) => return Err(error.into()),
             }
         }
-        pack_store.index.remove_pack(place.home, place.pack, std::iter::empty())?;
+        pack_store.index.remove_entry(place.pack)?;
         pack_store.forget_cached();
         Ok(())
     }

@@ -5,9 +5,9 @@
 use super::removal_lists::RemovalLists;
 use crate::catalog::record::PackPlace;
 use crate::delete::mark::{FrameMarks, PackSlice};
-use crate::index::IndexRow;
 use crate::index::dead_frames::DeadFrames;
 use crate::index::reindex::{PackScope, StoredPack, for_each_pack};
+use crate::index::{IndexRow, PackRows};
 use crate::keys::random;
 use crate::packs::frame_reader::FrameReader;
 use crate::packs::home::PackHome;
@@ -71,6 +71,16 @@ impl LiveFrames<'_, '_> {
     }
 }
 
+impl LiveFrames<'_, '_> {
+    /// Whether no other frame of the ids of a pack is known. `false` if the index was not walked for that.
+    fn is_alone(&self, pack: PackNumber) -> Result<bool> {
+        match self {
+            LiveFrames::Marked(marks) => marks.is_alone(pack),
+            LiveFrames::NotDead(_) => Ok(false),
+        }
+    }
+}
+
 /// A pack with live and dead frames.
 struct MixedPack {
     pack: StoredPack,
@@ -121,7 +131,9 @@ impl PackSweep<'_, '_> {
             self.summary.after_bytes -= pack.info.size;
             left_bytes -= pack.info.size;
             if !self.options.dry_run {
-                self.unlink(&pack)?;
+                // Nothing was rewritten since the walk, so a row that was the only one of its id still is.
+                let rows = if live.is_alone(pack.number)? { PackRows::Sole } else { PackRows::BesideOthers };
+                self.unlink(&pack, rows)?;
                 emptied.insert(pack.vid);
             }
         }
@@ -264,7 +276,7 @@ impl PackSweep<'_, '_> {
         self.announce(packs.iter().copied())?;
         for pack in packs.drain(..) {
             self.summary.after_bytes -= pack.info.size;
-            self.unlink(pack)?;
+            self.unlink(pack, PackRows::BesideOthers)?;
             emptied.insert(pack.vid);
         }
         self.reclaim(emptied)
@@ -279,17 +291,14 @@ impl PackSweep<'_, '_> {
         self.announced.add(&places)
     }
 
-    fn unlink(&self, pack: &StoredPack) -> Result<()> {
+    fn unlink(&self, pack: &StoredPack, rows: PackRows) -> Result<()> {
         let pack_store = self.parts.pack_store();
-        match self.footer(pack) {
-            Ok(footer) => {
-                pack_store.index.remove_pack(pack.home, pack.number, footer.rows.iter().map(|row| row.id))?
-            }
-            Err(error) if error.is_corruption() => {
-                pack_store.index.remove_pack(pack.home, pack.number, std::iter::empty())?
-            }
+        let ids: Vec<[u8; 16]> = match self.footer(pack) {
+            Ok(footer) => footer.rows.iter().map(|row| row.id).collect(),
+            Err(error) if error.is_corruption() => Vec::new(),
             Err(error) => return Err(error),
-        }
+        };
+        pack_store.index.remove_pack(pack.home, pack.number, &ids, rows)?;
         pack_store.volumes.store.delete(pack.vid, pack.number.file_name().as_bytes(), pack.info.fid)?;
         Ok(())
     }
@@ -337,13 +346,18 @@ fn copy_live(
     let locations: Vec<FrameLocation> = locations
         .map(|slot| FrameLocation { home: pack.home, volume: pack.volume, pack: pack.number, slot })
         .collect();
+    let is_alone = live.is_alone(pack.number)?;
     let mut rest = &locations[..];
     while !rest.is_empty() {
         let ids = rest.iter().map(|location| (*location, footer.rows[location.slot as usize].id));
         let (now, later) = rest.split_at(frames.read_ahead(ids)?);
         rest = later;
-        let ids: Vec<[u8; 16]> = now.iter().map(|location| footer.rows[location.slot as usize].id).collect();
-        let others = pack_store.index.rows_of(pack.home, &ids)?;
+        let id = |location: &FrameLocation| footer.rows[location.slot as usize].id;
+        // Look-ups of many ids read many blocks of the index.
+        let others = match is_alone {
+            true => vec![Vec::new(); now.len()],
+            false => pack_store.index.rows_of(pack.home, &now.iter().map(id).collect::<Vec<_>>())?,
+        };
         for (location, rows) in now.iter().zip(others) {
             let located = LocatedFrame { footer: Arc::clone(&footer), vid, location: *location };
             let row = *located.row();

@@ -104,7 +104,7 @@ fn mark_leftover(
 fn remove_leftover(parts: &RepositoryParts, pack: &StoredPack) -> Result<()> {
     let pack_store = parts.pack_store();
     let index = &pack_store.index;
-    index.remove_pack(pack.home, pack.number, std::iter::empty())?;
+    index.remove_entry(pack.number)?;
     let name = pack.number.file_name();
     pack_store.volumes.store.delete(pack.vid, name.as_bytes(), pack.info.fid)?;
     Ok(())

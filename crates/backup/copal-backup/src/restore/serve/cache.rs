@@ -18,8 +18,8 @@ const ENTRY_BYTES: u64 = 96;
 const USUAL_BYTES: u64 = 16 << 10;
 /// Most reported ranges that are remembered; beyond this the list is cleared.
 const TOLD: usize = 4096;
-/// Share of the cache for chunks that are fetched ahead.
-const AHEAD_SHARE: u64 = 4;
+/// Share of the cache for chunks that one stream has fetched ahead.
+const STREAM_SHARE: u64 = 4;
 /// Number of locks for segments.
 const TURNS: usize = 32;
 
@@ -74,7 +74,7 @@ impl ServeCache {
     /// Most bytes of chunks that a sequential read fetches ahead: a part of the cache, so that several streams
     /// fit into it.
     pub(super) fn ahead_bytes(&self) -> u64 {
-        self.kept.capacity() / AHEAD_SHARE
+        self.kept.capacity() / STREAM_SHARE
     }
 
     /// Bytes that are cached now.

@@ -31,6 +31,8 @@ use std::thread::Builder;
 const BATCH_BYTES: usize = 256 << 10;
 /// Fewer chunks are decoded by the calling thread: starting a thread costs as much as some chunks.
 const CHUNKS_OF_A_THREAD: usize = 32;
+/// Packs that are read at once from a cluster, unless the caller has another wish.
+const READERS: usize = 4;
 /// Most threads that decode.
 const MAX_DECODERS: usize = 8;
 
@@ -112,14 +114,15 @@ impl<'a> ChunkFetcher<'a> {
     /// A fetcher that decodes on all processors, and ends when `cancel` is set.
     pub(crate) fn new(pack_store: &'a PackStore, cancel: Option<&'a CancelFlag>) -> ChunkFetcher<'a> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        ChunkFetcher {
+        let fetcher = ChunkFetcher {
             pack_store,
             cancel,
             decoders: processors.clamp(1, MAX_DECODERS),
             readers: 1,
             fetched_bytes: 0,
             packs: HashSet::new(),
-        }
+        };
+        fetcher.with_readers(READERS)
     }
 
     /// As [`ChunkFetcher::new`], on the calling thread alone.
