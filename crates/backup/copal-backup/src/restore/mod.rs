@@ -10,6 +10,7 @@
 
 mod block_edges;
 mod ordered_window;
+mod restore_job;
 mod run_writer;
 pub mod serve;
 
@@ -25,6 +26,7 @@ use block_edges::BlockEdges;
 use copal_chunk::SEGMENT_BYTES;
 use copal_disk::target::Target;
 use ordered_window::{OrderedWindow, WindowTaker};
+use restore_job::RestoreJob;
 use run_writer::RunWriter;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -33,16 +35,6 @@ use std::time::Instant;
 const CHUNK_MEMORY_BYTES: u64 = 4096;
 /// Most chunks of a part: more of them save few reads. On average they are 150 MiB of disk.
 const MAX_CHUNKS: u64 = 8192;
-
-/// The restore of one disk, shared by its threads.
-struct RestoreJob<'a> {
-    size_bytes: u64,
-    target: &'a dyn Target,
-    progress: &'a dyn Progress,
-    /// Incomplete blocks of a target that is written in any order.
-    edges: BlockEdges,
-    written_bytes: AtomicU64,
-}
 
 /// Restores one disk.
 pub(crate) fn run(
@@ -96,14 +88,6 @@ pub(crate) fn run(
 
 /// Chunks of a segment of the smallest chunks.
 const SEGMENT_CHUNKS: u64 = SEGMENT_BYTES as u64 / 4096;
-
-impl RestoreJob<'_> {
-    /// Counts bytes of data that were written.
-    fn wrote(&self, bytes: u64) {
-        self.written_bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.progress.advance(bytes);
-    }
-}
 
 /// The part of the disk that is being restored.
 struct DiskPart<'a> {

@@ -1,6 +1,6 @@
 //! A part of a disk for a target that takes bytes in order: its chunks are collected in memory, then written.
 
-use super::RestoreJob;
+use super::restore_job::RestoreJob;
 use crate::request::error::Result;
 use crate::snapshot::fetch::{ChunkTaker, WantedChunk};
 use parking_lot::Mutex;

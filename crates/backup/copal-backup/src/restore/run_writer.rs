@@ -1,8 +1,8 @@
 //! Writes decoded chunks to their places in a target that takes them in any order: neighbours in one write,
 //! and whole blocks only ([`BlockEdges`]).
 
-use super::RestoreJob;
 use super::block_edges::BLOCK_BYTES;
+use super::restore_job::RestoreJob;
 use crate::request::error::Result;
 use crate::snapshot::fetch::{ChunkTaker, WantedChunk};
 

@@ -168,7 +168,7 @@ fn a_bad_byte_costs_one_frame() {
     assert!(restore(&repository, made[0]) == disk.bytes);
 }
 
-/// Makes the files of `to` those of `from`: what another host has done, as it becomes visible.
+/// Copies the files of `from` to `to`, as changes of another host become visible.
 fn follow(from: &LocalStore, to: &LocalStore) {
     let (theirs, ours) = (files(from), files(to));
     for (volume, name, body) in theirs.iter().filter(|file| !ours.contains(file)) {
@@ -232,7 +232,7 @@ fn a_cancelled_restore_takes_no_further_answer() {
     }
 }
 
-/// A sequential reader of an export gets more of the disk with each call; random reads fetch what they ask for.
+/// A sequential reader of an export gets more of the disk with each call; random reads fetch their own bytes only.
 #[test]
 fn a_sequential_reader_is_ahead_and_a_random_one_is_not() {
     let inner = embedded_store();

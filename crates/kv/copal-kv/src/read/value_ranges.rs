@@ -148,7 +148,7 @@ fn read_window(
     flow
 }
 
-/// Verifies what was read; a damaged part is read again, by itself.
+/// Verifies the bytes of a read; a damaged part is read again, by itself.
 fn verify(engine: &Engine, read: &PlannedRead, bytes: Result<Bytes, StoreError>) -> Result<Bytes, Error> {
     read.take(bytes).or_else(|error| {
         if !error.is_corruption() {

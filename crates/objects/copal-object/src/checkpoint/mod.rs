@@ -48,7 +48,7 @@ pub(crate) const CHECKPOINT_CLASS: usize = 4;
 const CHECKPOINT_HOME: PageHome =
     PageHome { class: CHECKPOINT_CLASS, owner: PageHome::STORE, in_group: false };
 /// Placement class of the second copies.
-pub(crate) const COPY_CLASS: usize = 6;
+const COPY_CLASS: usize = 6;
 const COPY_HOME: PageHome = PageHome { class: COPY_CLASS, owner: PageHome::STORE_COPY, in_group: false };
 
 /// Called after a record was submitted, when tables and journal agree.

@@ -79,7 +79,7 @@ pub(super) fn bytes_of(done: IoDone) -> Result<AlignedBuf, StoreError> {
 }
 
 impl RunningRead {
-    /// Adds what was read; returns the commands to repeat part by part.
+    /// Adds the bytes of ended commands; returns the commands to repeat part by part.
     fn take(&mut self, done: Vec<DoneCommand>, repeats: bool) -> Vec<ReadCommand> {
         let page_bytes = self.store.shape.page_bytes;
         let mut again = Vec::new();

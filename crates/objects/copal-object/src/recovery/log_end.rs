@@ -15,7 +15,7 @@ use crate::{
     flaw::StoreFlaw,
     format::{ops::RecordOp, run::PageRun, superblock::Superblock},
     stream::walk::StreamEnd,
-    tables::{Tables, snapshot::CheckpointPosition},
+    tables::{StreamEntry, Tables, snapshot::CheckpointPosition},
 };
 use std::collections::HashMap;
 
@@ -168,9 +168,9 @@ impl ReplayRounds<'_, '_> {
         let ReplayedRecords { tables, mut needed, .. } = replayed;
         let mut ends = HashMap::new();
         for (id, stream) in tables.streams() {
-            let mut end = match stream.end_of_riding_frames() {
-                Some(end) => end,
-                None => end_of(self.source, &tables, stream, self.limit())?,
+            let mut end = match stream.rides() {
+                true => end_of_named_frames(stream),
+                false => end_of(self.source, &tables, stream, self.limit())?,
             };
             end.damaged |= end.next < stream.durable.next;
             if end.damaged && is_cut(self.source, &stream.pieces) {
@@ -182,6 +182,17 @@ impl ReplayRounds<'_, '_> {
             needed.extend(record.ops(self.window)?.iter().flat_map(runs_of));
         }
         Ok(LogEnd { tables, kept: self.kept, ends, dropped: self.dropped, lost: self.lost, needed })
+    }
+}
+
+/// The end of a stream whose frames are named by records.
+fn end_of_named_frames(stream: &StreamEntry) -> StreamEnd {
+    StreamEnd {
+        next: stream.durable.next.max(stream.trimmed),
+        piece: stream.pieces.len().saturating_sub(1),
+        used: stream.pieces.last().map_or(0, |piece| piece.run.pages),
+        last: None,
+        damaged: false,
     }
 }
 

@@ -144,8 +144,8 @@ impl Store {
         ranges::read_many(&self.inner, reads, budget_bytes, class, sink);
     }
 
-    /// Largest distance in bytes at which the store reads two ranges with one command: what the device reads
-    /// through in the time of another access. As given at opening. Otherwise 1 MiB on a turning disk (2 MiB
+    /// Largest distance in bytes at which the store reads two ranges with one command. The device reads through
+    /// it in the time of another access. As given at opening. Otherwise 1 MiB on a turning disk (2 MiB
     /// if it is emulated), and 64 KiB elsewhere.
     #[must_use]
     pub fn gap_bytes(&self) -> u64 {

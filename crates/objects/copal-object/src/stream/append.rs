@@ -28,6 +28,7 @@ use crate::{
     space::home::PageHome,
     state::{StoreCore, StoreState, pending_frames::PendingFrame, queue::IoPurpose},
     stream::{
+        new_frame::{NewFrame, STREAM_CLASS},
         reserved_frame::{FrameRoute, ReservedFrame},
         riding_frame::ride,
     },
@@ -42,20 +43,6 @@ use std::sync::Arc;
 const EXTENT_OP_BYTES: usize = 64;
 /// Most bytes of the operation that promises longer frames.
 const FRAMES_OP_BYTES: usize = 64;
-
-/// Placement class of stream extents.
-pub(crate) const STREAM_CLASS: usize = 0;
-
-/// A frame without a number yet.
-pub(super) struct NewFrame<'a> {
-    pub(super) stream: u64,
-    pub(super) payload: &'a Bytes,
-    /// Pages it takes with its header.
-    pub(super) pages: u32,
-    /// The commit that the frame comes after; 0: none.
-    pub(super) after: u64,
-    pub(super) ack: Ack,
-}
 
 /// See `Store::reserve_frame`.
 pub(crate) fn reserve_frame(

@@ -2,6 +2,7 @@
 
 pub(crate) mod append;
 pub(crate) mod frame_reader;
+pub(crate) mod new_frame;
 pub(crate) mod raw_extent;
 pub(crate) mod reserved_frame;
 mod riding_frame;

@@ -6,9 +6,9 @@
 //! Invariants
 //! - One operation of a record names each frame; a frame without it does not exist.
 
-use super::append::NewFrame;
+use super::new_frame::{NewFrame, STREAM_CLASS};
 use crate::{
-    Ack, FramePos, ObjectId, StoreError,
+    Ack, FramePos, StoreError,
     engine::admission::{GroupRoom, close_full_group, find_room, wait_journal},
     format::{
         frame::{self, FrameHeader},
@@ -18,10 +18,7 @@ use crate::{
     resize::grow::make_available,
     space::home::PageHome,
     state::{StoreCore, StoreState, commit::group::GroupAdmission, queue::IoPurpose},
-    stream::{
-        append::STREAM_CLASS,
-        reserved_frame::{FrameRoute, ReservedFrame},
-    },
+    stream::reserved_frame::{FrameRoute, ReservedFrame},
     tables::StreamPiece,
 };
 use copal_device::{AlignedBuf, Completion, IoClass};
@@ -121,21 +118,4 @@ fn acknowledge(
         _ => state.commit.wait_written(lsn, completer),
     }
     completion.map(move |committed| committed.map(|_| at))
-}
-
-impl NewFrame<'_> {
-    /// Whether the stream can take frames.
-    /// # Errors
-    /// `NotFound`, `WrongKind`; `UnknownDependency`: it comes after a commit that does not exist.
-    pub(super) fn expect_stream(&self, state: &StoreState) -> Result<(), StoreError> {
-        let stream = ObjectId(self.stream);
-        if state.tables.stream(self.stream).is_none() {
-            let known = state.tables.entries.contains_key(&self.stream);
-            return Err(if known { StoreError::WrongKind(stream) } else { StoreError::NotFound(stream) });
-        }
-        if self.after > state.commit.last_lsn() {
-            return Err(StoreError::UnknownDependency { stream: None, frame: None, lsn: self.after });
-        }
-        Ok(())
-    }
 }

@@ -20,7 +20,6 @@ use crate::{
         run::{PageRun, RUN_PAGES_MAX},
         superblock::STORE_BYTES_MAX,
     },
-    stream::walk::StreamEnd,
     tables::{
         map::{ExtentMap, OBJECT_PAGES_MAX},
         shared::SharedRuns,
@@ -99,16 +98,9 @@ impl StreamEntry {
         }
     }
 
-    /// The end of a stream whose frames are named by records; `None` if it has extents, or no pieces.
-    pub(crate) fn end_of_riding_frames(&self) -> Option<StreamEnd> {
-        let last = self.pieces.last().filter(|piece| piece.incarnation == StreamPiece::RIDING)?;
-        Some(StreamEnd {
-            next: self.durable.next.max(self.trimmed),
-            piece: self.pieces.len() - 1,
-            used: last.run.pages,
-            last: None,
-            damaged: false,
-        })
+    /// Whether records name each of its frames, so that it has no extents.
+    pub(crate) fn rides(&self) -> bool {
+        self.pieces.last().is_some_and(|piece| piece.incarnation == StreamPiece::RIDING)
     }
 }
 
@@ -538,7 +530,7 @@ impl Tables {
         let dead = stream.pieces.windows(2).take_while(|pair| pair[1].first <= upto).count();
         effect.freed.extend(stream.pieces.drain(..dead).map(|piece| piece.run));
         // Frames that ride leave no space for later ones.
-        if upto >= stream.durable.next && stream.end_of_riding_frames().is_some() {
+        if upto >= stream.durable.next && stream.rides() {
             effect.freed.extend(stream.pieces.drain(..).map(|piece| piece.run));
         }
         Ok(())

@@ -343,7 +343,7 @@ fn a_break_ends_the_call_and_later_ranges_are_not_read() {
     store.close().unwrap();
 }
 
-/// A sink that changes what is being read, on a store that is nearly full: freed pages wait for readers, and
+/// A sink that changes the objects of the read, on a store that is nearly full: freed pages wait for readers, and
 /// the reader must not wait for the sink.
 #[test]
 fn a_sink_may_overwrite_the_objects_that_are_read() {

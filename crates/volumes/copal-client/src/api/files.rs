@@ -1,7 +1,11 @@
 //! Files of a cluster's volumes: calls to the replicas of their groups, without the master.
 
 use crate::{
-    api::{cluster::Cluster, file_writer::ClusterWriter},
+    api::{
+        cluster::Cluster,
+        file_writer::ClusterWriter,
+        ranges::{CALL_BYTES, RangeCall},
+    },
     operation::{settle, upload::PIECE_BYTES},
     read::{available::ReadSource, file_read::file_info},
     strict::{
@@ -11,7 +15,7 @@ use crate::{
 };
 use bytes::Bytes;
 use copal_codec::crc32c;
-use copal_proto::{Method, messages};
+use copal_proto::{Method, UNKNOWN_CALL, messages};
 use copal_volume::{
     Consistency, FileId, FileInfo, PutOptions, ReadOptions, SettleChoice, SettleOutcome, VolumeError,
     VolumeId, VolumeStats, check_file_name, check_metadata, group::View,
@@ -187,5 +191,44 @@ impl Cluster {
         end: Instant,
     ) -> Result<SettleOutcome, VolumeError> {
         settle::settle(&self.operations, vid, fid, want, end).await
+    }
+
+    /// The ranges of one call, each with its own outcome. `one_by_one`: a server did not know the call.
+    /// # Errors
+    /// Those that concern all ranges.
+    pub(super) async fn read_call(
+        &self,
+        vid: VolumeId,
+        name: &Bytes,
+        call: &RangeCall,
+        fid: FileId,
+        one_by_one: &mut bool,
+        end: Instant,
+    ) -> Result<Vec<Result<Bytes, VolumeError>>, VolumeError> {
+        let is_long = call.ranges.iter().any(|range| range.end - range.start > CALL_BYTES);
+        let mut found = vec![None; call.ranges.len()];
+        if !*one_by_one && !is_long && call.ranges.len() > 1 {
+            match self.reader.get_ranges(vid, name, &call.ranges, fid, end).await {
+                Ok(ranges) => found = ranges,
+                Err(VolumeError::InvalidName { reason }) if reason == UNKNOWN_CALL => *one_by_one = true,
+                Err(error) if error.is_corruption() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let mut answers = Vec::with_capacity(found.len());
+        for (range, found) in call.ranges.iter().zip(found) {
+            let answer = match found {
+                Some(bytes) => Ok(bytes),
+                None => {
+                    let read = self.reader.get(vid, name, range.clone(), Some(fid), end).await;
+                    read.map(|(bytes, _)| bytes)
+                }
+            };
+            match answer {
+                Err(error) if !error.is_corruption() => return Err(error),
+                answer => answers.push(answer),
+            }
+        }
+        Ok(answers)
     }
 }

@@ -5,14 +5,11 @@
 //! - A range that is damaged on one replica is read from another.
 //! - A server of an older release, which does not know the call, is asked range by range.
 
-use crate::api::cluster::Cluster;
-use bytes::Bytes;
-use copal_proto::{CHAIN_BYTES, RANGES_MAX, UNKNOWN_CALL};
-use copal_volume::{FileId, VolumeError, VolumeId};
-use std::{ops::Range, time::Instant};
+use copal_proto::{CHAIN_BYTES, RANGES_MAX};
+use std::ops::Range;
 
 /// Most bytes of one call.
-const CALL_BYTES: u64 = CHAIN_BYTES as u64;
+pub(super) const CALL_BYTES: u64 = CHAIN_BYTES as u64;
 
 /// Ranges of one call: numbers and bytes.
 pub(super) struct RangeCall {
@@ -44,47 +41,6 @@ pub(super) fn calls(ranges: &[Range<u64>], size: u64) -> Vec<RangeCall> {
         }
     }
     calls
-}
-
-impl Cluster {
-    /// The ranges of one call, each with its own outcome. `one_by_one`: a server did not know the call.
-    /// # Errors
-    /// Those that concern all ranges.
-    pub(super) async fn read_call(
-        &self,
-        vid: VolumeId,
-        name: &Bytes,
-        call: &RangeCall,
-        fid: FileId,
-        one_by_one: &mut bool,
-        end: Instant,
-    ) -> Result<Vec<Result<Bytes, VolumeError>>, VolumeError> {
-        let is_long = call.ranges.iter().any(|range| range.end - range.start > CALL_BYTES);
-        let mut found = vec![None; call.ranges.len()];
-        if !*one_by_one && !is_long && call.ranges.len() > 1 {
-            match self.reader.get_ranges(vid, name, &call.ranges, fid, end).await {
-                Ok(ranges) => found = ranges,
-                Err(VolumeError::InvalidName { reason }) if reason == UNKNOWN_CALL => *one_by_one = true,
-                Err(error) if error.is_corruption() => {}
-                Err(error) => return Err(error),
-            }
-        }
-        let mut answers = Vec::with_capacity(found.len());
-        for (range, found) in call.ranges.iter().zip(found) {
-            let answer = match found {
-                Some(bytes) => Ok(bytes),
-                None => {
-                    let read = self.reader.get(vid, name, range.clone(), Some(fid), end).await;
-                    read.map(|(bytes, _)| bytes)
-                }
-            };
-            match answer {
-                Err(error) if !error.is_corruption() => return Err(error),
-                answer => answers.push(answer),
-            }
-        }
-        Ok(answers)
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Decodes batches of stored frames, and fetches those that are damaged from another location.
 
-use super::{ChunkTaker, FetchJob, LostChunk, WantedChunk};
+use super::fetch_job::{ChunkTaker, FetchJob, LostChunk, WantedChunk};
 use crate::packs::frame_plan::PlannedFrame;
 use crate::packs::frame_reader::FrameReader;
 use crate::packs::pack::reader::{FrameInflater, PackFooter, open_frame};

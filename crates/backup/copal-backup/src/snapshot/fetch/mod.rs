@@ -11,6 +11,7 @@
 //!   memory for it.
 
 mod decode;
+mod fetch_job;
 
 use crate::packs::frame_plan::{FramePlan, PlannedFrame};
 use crate::packs::pack::reader;
@@ -18,9 +19,10 @@ use crate::packs::pack::{FrameLocation, PackNumber};
 use crate::packs::pack_store::PackStore;
 use crate::request::error::{Error, Result};
 use crate::request::progress::CancelFlag;
-use crate::snapshot::recipe::{FrameRef, SegmentRecipe};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use decode::{ChunkDecoder, FrameBatch};
+pub(crate) use fetch_job::{ChunkTaker, TakerFactory, WantedChunk};
+use fetch_job::{FetchJob, LostChunk};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -36,45 +38,6 @@ const READERS: usize = 4;
 /// Most threads that decode.
 const MAX_DECODERS: usize = 8;
 
-/// A chunk and its place, the meaning of which is that of the taker.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct WantedChunk {
-    pub(crate) chunk: FrameRef,
-    pub(crate) length: u32,
-    pub(crate) place: u64,
-}
-
-impl WantedChunk {
-    /// The chunks of a segment whose first byte has the place `start`.
-    pub(crate) fn of_segment(recipe: &SegmentRecipe, start: u64) -> impl Iterator<Item = WantedChunk> {
-        let mut at = start;
-        recipe.entries.iter().filter_map(move |entry| {
-            let place = at;
-            at += u64::from(entry.length);
-            entry.chunk.map(|chunk| WantedChunk { chunk, length: entry.length, place })
-        })
-    }
-}
-
-/// Takes the chunks that one thread decodes.
-pub(crate) trait ChunkTaker {
-    /// Takes the bytes of a chunk. Chunks come in any order; consecutive ones of a pack often have
-    /// consecutive places.
-    /// # Errors
-    /// The fetch ends with this error.
-    fn take(&mut self, wanted: &WantedChunk, raw: &[u8]) -> Result<()>;
-
-    /// Called when the next chunk is not available yet, and after the last one.
-    /// # Errors
-    /// The fetch ends with this error.
-    fn pause(&mut self) -> Result<()> {
-        Ok(())
-    }
-}
-
-/// Makes the taker of a thread.
-pub(crate) type TakerFactory<'t> = dyn Fn() -> Box<dyn ChunkTaker + 't> + Sync + 't;
-
 /// Fetches parts of disks one after another. One per calling thread.
 pub(crate) struct ChunkFetcher<'a> {
     pack_store: &'a PackStore,
@@ -87,27 +50,6 @@ pub(crate) struct ChunkFetcher<'a> {
     pub(crate) fetched_bytes: u64,
     /// Packs that were read from.
     pub(crate) packs: HashSet<PackNumber>,
-}
-
-/// The fetch of one part, shared by its threads.
-struct FetchJob<'f> {
-    pack_store: &'f PackStore,
-    cancel: Option<&'f CancelFlag>,
-    wanted: &'f [WantedChunk],
-    plan: &'f FramePlan,
-    /// Set when a thread has failed.
-    is_stopped: AtomicBool,
-    first_error: Mutex<Option<Error>>,
-    /// Requests whose frame could not be fetched, each with its damage.
-    lost: Mutex<Vec<LostChunk>>,
-    fetched_bytes: AtomicU64,
-}
-
-/// A request whose frame is damaged or gone.
-struct LostChunk {
-    request: u32,
-    location: FrameLocation,
-    error: Error,
 }
 
 impl<'a> ChunkFetcher<'a> {
@@ -228,6 +170,11 @@ impl<'a> ChunkFetcher<'a> {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Error of a reader whose decoders have ended; they hold the real error.
+fn stopped() -> Error {
+    Error::Invalid { reason: "the fetch was stopped".into() }
 }
 
 impl FetchJob<'_> {
@@ -418,9 +365,4 @@ impl FetchJob<'_> {
             None => hand_on(batch),
         }
     }
-}
-
-/// Error of a reader whose decoders have ended; they hold the real error.
-fn stopped() -> Error {
-    Error::Invalid { reason: "the fetch was stopped".into() }
 }

@@ -4,7 +4,6 @@
 
 use super::{CommitHead, SegmentTable, append_head::AppendHead};
 use crate::{
-    checkpoint::COPY_CLASS,
     format::{record::RecordHeader, run::PageRun},
     space::{home::PageHome, journal_place::JournalPlace, placement::Placement},
 };
@@ -102,7 +101,7 @@ impl Placement for LogPlacement {
         if home.in_group && CommitHead::takes(pages.into(), &self.segments) {
             return self.commit.take_data(pages, self.ops_bytes, &mut self.segments);
         }
-        let head = if home.class == COPY_CLASS { &mut self.copies } else { &mut self.data };
+        let head = if home.owner == PageHome::STORE_COPY { &mut self.copies } else { &mut self.data };
         head.take_run(&mut self.segments, pages)
     }
 

@@ -22,7 +22,7 @@ use crate::{
     },
 };
 use copal_device::{AlignedBuf, Device, DeviceError, Geometry, Io, IoClass, IoKind};
-use segments::SegmentLayout;
+use segments::{SegmentLayout, refuse};
 use std::sync::Arc;
 
 mod segments;
@@ -39,10 +39,6 @@ struct StoreLayout {
     journal: PageRun,
     checkpoint: ChainPlace,
     streams: PageRun,
-}
-
-fn refuse<T>(what: String) -> Result<T, StoreOpenError> {
-    Err(StoreOpenError::Options { what })
 }
 
 fn layout(size: u64, options: &MkfsOptions, backend: u8) -> Result<StoreLayout, StoreOpenError> {

@@ -1,7 +1,6 @@
 //! Layout of a new store of the `log` backend: headers of the first two segments of records, and an empty
 //! checkpoint in segments of data.
 
-use super::refuse;
 use crate::{
     MkfsOptions, StoreOpenError,
     backend::log::{CommitHead, SegmentTable},
@@ -96,4 +95,8 @@ impl SegmentLayout {
         };
         vec![header(0), header(1)]
     }
+}
+
+pub(super) fn refuse<T>(what: String) -> Result<T, StoreOpenError> {
+    Err(StoreOpenError::Options { what })
 }
