@@ -184,7 +184,8 @@ fn a_dead_chunk_is_stored_anew_when_it_comes_back() {
     assert!(summary.candidates_dead > 10 && summary.written_bytes < 100_000, "{summary:?}");
     for repository in [&repository, &open(&store)] {
         let again = back_up(repository, "web", &mixed, false);
-        assert!(again.counts.new_bytes >= 1 << 20, "{:?}", again.counts);
+        // A false positive of the summary vector keeps a dead chunk now and then.
+        assert!(again.counts.new_bytes >= 15 << 16, "{:?}", again.counts);
         assert_eq!(restore(repository, again.snapshot), mixed.bytes);
         repository.forget(&[again.snapshot]).unwrap();
         repository.delete(&Silent, &CancelFlag::new()).unwrap();
