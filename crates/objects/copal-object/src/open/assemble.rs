@@ -90,12 +90,14 @@ const GAP_BYTES_EMULATED_TURNING: u64 = 2 << 20;
 /// The same for flash, also behind a controller.
 const GAP_BYTES_FLASH: u64 = 64 << 10;
 
-/// See `Store::gap_bytes`. Only emulated devices have a driver.
+/// See `Store::gap_bytes`. Only emulated devices have a driver. Files count as flash: the file system places them,
+/// and virtual disks often claim to turn.
 fn gap_bytes(device: &dyn Device) -> u64 {
-    match (device.geometry().rotational, device.driver()) {
+    let geometry = device.geometry();
+    match (geometry.rotational, device.driver()) {
         (true, Some(_)) => GAP_BYTES_EMULATED_TURNING,
-        (true, None) => GAP_BYTES_TURNING,
-        (false, _) => GAP_BYTES_FLASH,
+        (true, None) if !geometry.gives_back => GAP_BYTES_TURNING,
+        _ => GAP_BYTES_FLASH,
     }
 }
 
