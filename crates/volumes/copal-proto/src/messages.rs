@@ -671,7 +671,7 @@ pub struct GetRanges {
     #[prost(uint32, repeated, tag = "7")]
     pub lengths: ::prost::alloc::vec::Vec<u32>,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GetRangesReply {
     #[prost(message, optional, tag = "1")]
     pub head: ::core::option::Option<FileHead>,
