@@ -219,7 +219,9 @@ pub(super) fn prune(context: &CommandContext<'_>, prune: &PruneArgs) -> Outcome<
 
 fn report(context: &CommandContext<'_>, command: &'static str, dry_run: bool, freed: &FreedSpace) {
     let ForgetJudgement { judged, refusals } = &freed.judgement;
-    let fields = MeasuredFields::new(command, FreedFields::new(freed, dry_run)).with_peak(freed.peak_before);
+    // The kernel's peak of a process may fall by some pages: the whole is at least each part.
+    let peak = freed.peak_before.max(freed.peak_bytes);
+    let fields = MeasuredFields::new(command, FreedFields::new(freed, dry_run)).with_peak(peak);
     let text = || {
         let mut words = String::new();
         if !judged.is_empty() {

@@ -136,9 +136,12 @@ fn each_method_of_deletion_frees_the_same_where_it_is_exact() {
         // frames it judged.
         assert!(count(&told, "dead") > 0, "{told}");
         assert_eq!(count(&told, "candidates"), count(&told, "dead") + count(&told, "kept"), "{told}");
-        // The kernel's counters of a process lag behind by some pages for each processor.
-        let (peak, whole) = (count(&told, "peak_bytes"), count(&told, "peak_memory_bytes"));
-        assert!(peak > 0 && peak <= whole + (1 << 20), "{told}");
+        // Symptom: the peak of the whole command was 40 KB below that of the search for dead frames. Cause: the
+        // kernel's peak of a process is not monotonic. Fix: the whole is at least each part.
+        assert!(
+            count(&told, "peak_bytes") > 0 && count(&told, "peak_bytes") <= count(&told, "peak_memory_bytes"),
+            "{told}"
+        );
         let mut left = Vec::new();
         for vm in 1..=VMS {
             for (number, day) in if vm <= VMS / 2 { &[(0, 0), (1, 2)][..] } else { &[(1, 1)] } {
