@@ -180,15 +180,22 @@ fn a_dead_chunk_is_stored_anew_when_it_comes_back() {
     let kept = back_up(&repository, "web", &keep, false);
     repository.forget(&[gone.snapshot]).unwrap();
     // Rewrites no pack of chunks, a third of which is dead: they stay in place.
-    let summary = repository.delete(&Silent, &CancelFlag::new()).unwrap();
+    let mut summary = repository.delete(&Silent, &CancelFlag::new()).unwrap();
     assert!(summary.candidates_dead > 10 && summary.written_bytes < 100_000, "{summary:?}");
     for repository in [&repository, &open(&store)] {
         let again = back_up(repository, "web", &mixed, false);
-        // A false positive of the summary vector keeps a dead chunk now and then.
-        assert!(again.counts.new_bytes >= 15 << 16, "{:?}", again.counts);
+        let (new, counts) = (again.counts.new_chunks, &again.counts);
+        // Symptom: about one run in sixty stored less than 1 MiB. Cause: a false positive of the vector of `keep`
+        // had kept a dead chunk. The deletion's own counts say how many, so the sums are exact in each run.
+        let own = counts.chunks - (kept.counts.chunks - kept.counts.new_chunks);
+        let falsely_kept = summary.live_frames - kept.counts.chunks - 4;
+        assert_eq!(summary.candidates_dead, new + 3, "each dead chunk and no other is stored: {counts:?}");
+        assert_eq!(own - new, falsely_kept, "{counts:?} {summary:?}");
+        assert_eq!(counts.cross_dup_bytes > 0, falsely_kept > 0, "{counts:?} {summary:?}");
+        assert!(counts.new_bytes + counts.cross_dup_bytes >= 1 << 20, "{counts:?}");
         assert_eq!(restore(repository, again.snapshot), mixed.bytes);
         repository.forget(&[again.snapshot]).unwrap();
-        repository.delete(&Silent, &CancelFlag::new()).unwrap();
+        summary = repository.delete(&Silent, &CancelFlag::new()).unwrap();
     }
     prune(&repository);
     assert_eq!(restore(&open(&store), kept.snapshot), keep.bytes);
