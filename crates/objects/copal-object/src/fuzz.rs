@@ -19,7 +19,7 @@ use crate::{
     recovery::derive_space,
     space::{allocator::PageAllocator, journal_place::JournalRing},
     tables::{
-        OpEffect, OpMisfit, Tables,
+        ObjectTables, OpEffect, OpMisfit,
         snapshot::{self, CheckpointPosition},
     },
 };
@@ -122,7 +122,7 @@ const DEVICE_BYTES: u64 = 256 << 20;
 /// Result of operations that fit: the tables, and the pages without an owner.
 #[cfg_attr(not(test), expect(dead_code, reason = "tests compare the numbers"))]
 struct DerivedSpace {
-    tables: Tables,
+    tables: ObjectTables,
     free_pages: u64,
 }
 
@@ -138,7 +138,7 @@ fn replay(bytes: &[u8]) -> Option<DerivedSpace> {
 }
 
 /// Takes the steps of an opening after a replay. An accepted result can be encoded and decoded again.
-fn derive(tables: Tables) -> Option<DerivedSpace> {
+fn derive(tables: ObjectTables) -> Option<DerivedSpace> {
     if tables.size_bytes()? > DEVICE_BYTES {
         return None;
     }
@@ -182,9 +182,9 @@ fn superblock() -> Superblock {
 
 /// A store of 64 MiB with one entry of each kind: objects 1 and 2 with sums by page and by unit, 4 published,
 /// 5 a clone of 1; stream 3.
-fn small_store() -> Result<Tables, OpMisfit> {
+fn small_store() -> Result<ObjectTables, OpMisfit> {
     let what = |kind, check| ObjectTraits::of(&CreateOptions { kind, check, ..CreateOptions::default() });
-    let mut tables = Tables::new(PAGE_BYTES, 16_384);
+    let mut tables = ObjectTables::new(PAGE_BYTES, 16_384);
     let ops = [
         RecordOp::Create { id: 1, what: what(ObjectKind::Plain, ReadCheck::Pages) },
         RecordOp::Map { id: 1, at: 0, run: PageRun::new(3000, 3), epoch: 0, sums: vec![1, 2, 3] },

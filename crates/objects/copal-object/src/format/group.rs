@@ -60,16 +60,8 @@ pub(crate) fn encode(header: &GroupHeader, ops: &[u8], first: &mut [u8], rest: &
     let mut head = Vec::with_capacity(HEADER_LEN);
     head.put_u32(MAGIC);
     head.put_u32(0);
-    let record = &header.record;
-    for word in [record.store, record.mount, record.seq, record.previous] {
-        head.put_u64(word);
-    }
-    head.put_u32((HEADER_LEN + ops.len()) as u32);
-    head.put_u16(record.transactions);
-    head.put_u16(0);
-    for word in [record.epoch, record.flushed_epoch, record.first_lsn, record.flushed_seq, header.at] {
-        head.put_u64(word);
-    }
+    header.record.put(HEADER_LEN + ops.len(), &mut head);
+    head.put_u64(header.at);
     head.put_u32(header.data_pages);
     head.put_u32(header.data_sum);
     debug_assert_eq!(head.len(), HEADER_LEN);
@@ -128,21 +120,7 @@ pub(crate) fn decode(first: &[u8], rest: &[u8]) -> Result<GroupRecord, RecordErr
         return Err(RecordError::Magic);
     }
     let stored = input.u32()?;
-    let [store, mount, seq, previous] = [input.u64()?, input.u64()?, input.u64()?, input.u64()?];
-    let len = input.u32()? as usize;
-    let transactions = input.u16()?;
-    input.zeros(2)?;
-    let record = RecordHeader {
-        store,
-        mount,
-        seq,
-        previous,
-        transactions,
-        epoch: input.u64()?,
-        flushed_epoch: input.u64()?,
-        first_lsn: input.u64()?,
-        flushed_seq: input.u64()?,
-    };
+    let (record, len) = RecordHeader::take(&mut input)?;
     let header = GroupHeader { record, at: input.u64()?, data_pages: input.u32()?, data_sum: input.u32()? };
     let most = first.len() + rest.len();
     if !(HEADER_LEN..=most).contains(&len)

@@ -38,6 +38,39 @@ pub(crate) struct RecordHeader {
 }
 
 impl RecordHeader {
+    /// Appends the fields behind the sum; `len` counts header and operations.
+    pub(super) fn put(&self, len: usize, out: &mut Vec<u8>) {
+        for word in [self.store, self.mount, self.seq, self.previous] {
+            out.put_u64(word);
+        }
+        out.put_u32(len as u32);
+        out.put_u16(self.transactions);
+        out.put_u16(0);
+        for word in [self.epoch, self.flushed_epoch, self.first_lsn, self.flushed_seq] {
+            out.put_u64(word);
+        }
+    }
+
+    /// Reads the fields behind the sum: the header, and the bytes of header and operations. Nothing is verified.
+    pub(super) fn take(input: &mut Reader<'_>) -> Result<(RecordHeader, usize), DecodeError> {
+        let [store, mount, seq, previous] = [input.u64()?, input.u64()?, input.u64()?, input.u64()?];
+        let len = input.u32()? as usize;
+        let transactions = input.u16()?;
+        input.zeros(2)?;
+        let header = RecordHeader {
+            store,
+            mount,
+            seq,
+            previous,
+            transactions,
+            epoch: input.u64()?,
+            flushed_epoch: input.u64()?,
+            first_lsn: input.u64()?,
+            flushed_seq: input.u64()?,
+        };
+        Ok((header, len))
+    }
+
     /// No counter is near its end, so that continuing from it cannot overflow.
     pub(super) fn validate(&self) -> Result<(), RecordError> {
         let counters = [self.seq, self.epoch, self.flushed_epoch, self.first_lsn, self.flushed_seq];
@@ -68,17 +101,7 @@ pub(crate) fn encode(header: &RecordHeader, ops: &[u8], out: &mut [u8]) {
     let mut head = Vec::with_capacity(HEADER_LEN);
     head.put_u32(MAGIC);
     head.put_u32(0);
-    head.put_u64(header.store);
-    head.put_u64(header.mount);
-    head.put_u64(header.seq);
-    head.put_u64(header.previous);
-    head.put_u32(used as u32);
-    head.put_u16(header.transactions);
-    head.put_u16(0);
-    head.put_u64(header.epoch);
-    head.put_u64(header.flushed_epoch);
-    head.put_u64(header.first_lsn);
-    head.put_u64(header.flushed_seq);
+    header.put(used, &mut head);
     debug_assert_eq!(head.len(), HEADER_LEN);
     out[..HEADER_LEN].copy_from_slice(&head);
     out[HEADER_LEN..used].copy_from_slice(ops);
@@ -125,24 +148,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<(RecordHeader, Vec<RecordOp>), Reco
     }
     let mut input = Reader::new(&bytes[..len]);
     input.bytes(8)?;
-    let store = input.u64()?;
-    let mount = input.u64()?;
-    let seq = input.u64()?;
-    let previous = input.u64()?;
-    input.bytes(4)?;
-    let transactions = input.u16()?;
-    input.zeros(2)?;
-    let header = RecordHeader {
-        store,
-        mount,
-        seq,
-        previous,
-        transactions,
-        epoch: input.u64()?,
-        flushed_epoch: input.u64()?,
-        first_lsn: input.u64()?,
-        flushed_seq: input.u64()?,
-    };
+    let (header, _) = RecordHeader::take(&mut input)?;
     header.validate()?;
     let ops = decode_ops(input.rest())?;
     Reader::new(&bytes[len..]).zeros(bytes.len() - len)?;

@@ -5,7 +5,7 @@ use super::{checkpoint, frame, group, hash128, ops::*, record, segment::SegmentH
 use crate::{
     MkfsOptions, ObjectKind, ObjectLifetime, ReadCheck, Store,
     format::run::PageRun,
-    tables::{OpEffect, Tables, snapshot},
+    tables::{ObjectTables, OpEffect, snapshot},
 };
 use copal_codec::{DecodeError, Reader};
 use copal_device::{Device, MemoryDevice};
@@ -283,8 +283,8 @@ fn the_frame_of_the_document_is_written_and_read() {
     assert_eq!(frame::decode(&bytes).unwrap(), (header, 13));
 }
 
-fn example_tables() -> Tables {
-    let mut tables = Tables::new(4096, 16_384);
+fn example_tables() -> ObjectTables {
+    let mut tables = ObjectTables::new(4096, 16_384);
     for op in [
         RecordOp::Create { id: 7, what: traits(ObjectKind::Plain) },
         RecordOp::Map { id: 7, at: 0, run: PageRun::new(3000, 2), epoch: 0, sums: vec![0xdead_beef] },

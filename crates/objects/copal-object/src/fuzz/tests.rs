@@ -135,7 +135,7 @@ fn no_decoder_panics_on_any_bytes() {
 }
 
 /// Pages that entries own, shared ones once.
-fn owned_pages(tables: &Tables) -> u64 {
+fn owned_pages(tables: &ObjectTables) -> u64 {
     let mut pages = std::collections::HashSet::new();
     for entry in tables.entries.values() {
         let runs: Vec<PageRun> = match entry {

@@ -91,7 +91,8 @@ pub enum BackendKind {
     /// Free pages of a device or file, for SSDs.
     #[default]
     Cow,
-    /// Segments of a device or file, for disks that seek.
+    /// Segments of a device or file, for disks that seek. It has no cleaner yet: a segment is free only when all its
+    /// pages are, so scattered deletes lead to an early `NoSpace`.
     Log,
     /// Files of a directory.
     Hostfs,

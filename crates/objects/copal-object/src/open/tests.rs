@@ -16,7 +16,7 @@ use crate::{
     space::{SpaceState, allocator::PageAllocator, journal_place::JournalRing},
     state::checkpoint::ChainPlace,
     tables::{
-        Tables,
+        ObjectTables,
         snapshot::{self, CheckpointPosition},
     },
 };
@@ -46,7 +46,7 @@ fn write_at(device: &dyn Device, at: u64, buf: AlignedBuf) {
 fn with_checkpoint(device: &dyn Device, superblock: &mut Superblock, page_bytes: u32, pages: u64) {
     let position =
         CheckpointPosition { uuid: superblock.uuid, lsn: 0, next_seq: 1, journal_head: 0, epoch: 1 };
-    let tables = Tables::new(page_bytes as usize, pages);
+    let tables = ObjectTables::new(page_bytes as usize, pages);
     let body = snapshot::encode(&tables, &position, &[], &[]);
     let place = [ChainPlace { run: PageRun::new(900, 1), copy: None }];
     let (head, chain) = encode_chain(0, &body, &place, page_bytes as usize);

@@ -15,7 +15,7 @@ use crate::{
         run::PageRun,
         superblock::Superblock,
     },
-    tables::{OpEffect, Tables, snapshot::CheckpointPosition},
+    tables::{ObjectTables, OpEffect, snapshot::CheckpointPosition},
 };
 
 /// Most bytes of encoded operations that are kept from the walk to the replay. Tests also read some again.
@@ -281,7 +281,7 @@ fn group_record_at(
 
 /// Applies one record to the tables; adds to `freed` the pages it frees.
 pub(crate) fn apply(
-    tables: &mut Tables,
+    tables: &mut ObjectTables,
     record: &WalkedRecord,
     ops: &[RecordOp],
     freed: &mut Vec<PageRun>,

@@ -14,7 +14,7 @@ use crate::{
         superblock::Superblock,
     },
     tables::{
-        Tables,
+        ObjectTables,
         snapshot::{self, CheckpointBody, CheckpointPosition},
     },
 };
@@ -23,7 +23,7 @@ use std::ops::Range;
 
 /// A checkpoint as a superblock names it.
 pub(crate) struct FoundCheckpoint {
-    pub(crate) tables: Tables,
+    pub(crate) tables: ObjectTables,
     pub(crate) position: CheckpointPosition,
     /// Runs of written zones.
     pub(crate) zones: Vec<PageRun>,

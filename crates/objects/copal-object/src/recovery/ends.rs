@@ -6,7 +6,7 @@ use crate::{
     flaw::StoreFlaw,
     format::{frame, ops::DurableFrames, run::PageRun},
     stream::walk::{FrameWalk, StreamEnd},
-    tables::{StreamEntry, StreamPiece, Tables},
+    tables::{ObjectTables, StreamEntry, StreamPiece},
 };
 
 /// The end of the frames of `stream`. On a truncated device all that remains of its pieces is checked.
@@ -14,7 +14,7 @@ use crate::{
 /// `Truncated`: an acknowledged frame may have been cut off. `Device`.
 pub(super) fn end_of(
     source: &RecoverySource<'_>,
-    tables: &Tables,
+    tables: &ObjectTables,
     stream: &StreamEntry,
     last_lsn: u64,
 ) -> Result<StreamEnd, StoreOpenError> {
@@ -37,7 +37,7 @@ pub(super) fn is_cut(source: &RecoverySource<'_>, pieces: &[StreamPiece]) -> boo
     !source.salvage && pieces.iter().any(|piece| piece.run.end() > pages)
 }
 
-pub(super) fn truncated(source: &RecoverySource<'_>, tables: &Tables) -> StoreOpenError {
+pub(super) fn truncated(source: &RecoverySource<'_>, tables: &ObjectTables) -> StoreOpenError {
     StoreOpenError::Truncated {
         store_bytes: tables.pages.saturating_mul(source.page_bytes as u64),
         device_bytes: source.device.geometry().size,

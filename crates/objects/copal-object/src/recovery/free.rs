@@ -11,13 +11,13 @@ use crate::{
     },
     space::home::PageHome,
     space::placement::Placement,
-    tables::{TableEntry, Tables, shared::SharedRuns},
+    tables::{ObjectTables, TableEntry, shared::SharedRuns},
 };
 use std::ops::Range;
 
 /// The allocator of a store, and the pages that several objects share.
 pub(crate) fn derive_space(
-    tables: &Tables,
+    tables: &ObjectTables,
     superblock: &Superblock,
     checkpoint: &[PageRun],
     zones: &[PageRun],

@@ -5,7 +5,7 @@ use super::{RecoverySource, ends::end_of};
 use crate::{
     CreateOptions, StoreOpenError,
     format::ops::{ObjectTraits, RecordOp},
-    tables::{StreamEntry, StreamPiece, Tables},
+    tables::{ObjectTables, StreamEntry, StreamPiece},
 };
 use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ pub(super) struct StreamHistories {
 
 impl StreamHistories {
     /// Called before `ops` of record `index` are applied to `tables`: stores the pieces for later checks.
-    pub(super) fn note(&mut self, tables: &Tables, index: usize, ops: &[RecordOp]) {
+    pub(super) fn note(&mut self, tables: &ObjectTables, index: usize, ops: &[RecordOp]) {
         for op in ops {
             match op {
                 RecordOp::Create { id, what } => {
@@ -48,7 +48,7 @@ impl StreamHistories {
         }
     }
 
-    fn of(&mut self, tables: &Tables, id: u64) -> usize {
+    fn of(&mut self, tables: &ObjectTables, id: u64) -> usize {
         if let Some(&history) = self.current.get(&id) {
             return history;
         }
@@ -62,7 +62,7 @@ impl StreamHistories {
     pub(super) fn first_lost(
         &self,
         source: &RecoverySource<'_>,
-        tables: &Tables,
+        tables: &ObjectTables,
         last_lsn: u64,
     ) -> Result<Option<usize>, StoreOpenError> {
         let mut ends: HashMap<usize, u64> = HashMap::new();

@@ -15,13 +15,13 @@ use crate::{
     flaw::StoreFlaw,
     format::{ops::RecordOp, run::PageRun, superblock::Superblock},
     stream::walk::StreamEnd,
-    tables::{StreamEntry, Tables, snapshot::CheckpointPosition},
+    tables::{ObjectTables, StreamEntry, snapshot::CheckpointPosition},
 };
 use std::collections::HashMap;
 
 /// The certain state.
 pub(crate) struct LogEnd {
-    pub(crate) tables: Tables,
+    pub(crate) tables: ObjectTables,
     /// Records that count.
     pub(crate) kept: usize,
     pub(crate) ends: HashMap<u64, StreamEnd>,
@@ -41,7 +41,7 @@ pub(crate) fn find_log_end(
     window: &mut JournalWindow<'_>,
     superblock: &Superblock,
     walked: &WalkedJournal,
-    checkpoint: Tables,
+    checkpoint: ObjectTables,
     position: &CheckpointPosition,
     accept_tail_loss: bool,
 ) -> Result<LogEnd, StoreOpenError> {
@@ -90,7 +90,7 @@ struct ReplayRounds<'a, 's> {
 
 /// The records of one round, applied.
 struct ReplayedRecords {
-    tables: Tables,
+    tables: ObjectTables,
     histories: StreamHistories,
     needed: Vec<PageRun>,
 }
@@ -98,7 +98,7 @@ struct ReplayedRecords {
 impl ReplayRounds<'_, '_> {
     /// Applies the records that count so far, and verifies their data the first time. `None`: the data of one
     /// is lost, and the tables hold one record too many.
-    fn replay(&mut self, mut tables: Tables) -> Result<Option<ReplayedRecords>, StoreOpenError> {
+    fn replay(&mut self, mut tables: ObjectTables) -> Result<Option<ReplayedRecords>, StoreOpenError> {
         let verifies =
             !std::mem::replace(&mut self.verified, true) && !self.source.broken.by(StoreFlaw::NoDataSum);
         let walked = self.walked;

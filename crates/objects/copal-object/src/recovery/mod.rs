@@ -16,7 +16,7 @@ use crate::{
         superblock::{BACKEND_LOG, Superblock},
     },
     stream::walk::StreamEnd,
-    tables::Tables,
+    tables::ObjectTables,
 };
 use std::{collections::HashMap, ops::Range};
 
@@ -48,7 +48,7 @@ pub(crate) struct RecoveredStore {
     /// Superblock copies to rewrite.
     pub(crate) stale_copies: Vec<usize>,
     pub(crate) checkpoint_runs: Vec<PageRun>,
-    pub(crate) tables: Tables,
+    pub(crate) tables: ObjectTables,
     /// Runs of written zones.
     pub(crate) zones: Vec<PageRun>,
     /// Hollow pages, except those that have an owner.

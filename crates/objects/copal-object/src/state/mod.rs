@@ -25,7 +25,7 @@ use crate::{
         checkpoint::CheckpointState, commit::CommitState, entropy::EntropySource, fence::WriteFence,
         owners::StoreOwners, queue::WorkQueue, stream::StreamState,
     },
-    tables::{OpEffect, Tables, snapshot},
+    tables::{ObjectTables, OpEffect, snapshot},
 };
 use copal_device::{
     AlignedBuf, Completer, Completion, CompletionDriver, Device, DeviceError, Geometry, Io, IoClass, IoKind,
@@ -81,7 +81,7 @@ pub(crate) struct StoreCore {
 
 /// The changing state; each part has its own owner.
 pub(crate) struct StoreState {
-    pub(crate) tables: Tables,
+    pub(crate) tables: ObjectTables,
     pub(crate) space: SpaceState,
     pub(crate) commit: CommitState,
     pub(crate) streams: StreamState,

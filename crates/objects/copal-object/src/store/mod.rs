@@ -22,7 +22,7 @@ use crate::{
     resize::{grow, shrink},
     state::{StoreCore, entropy::EntropySource},
     stream::{append, raw_extent},
-    tables::{TableEntry, Tables},
+    tables::{ObjectTables, TableEntry},
 };
 use bytes::Bytes;
 use copal_device::{Completion, Device, DeviceCounters, IoClass};
@@ -420,7 +420,7 @@ impl Store {
     }
 }
 
-fn stat_of(tables: &Tables, id: u64, entry: &TableEntry, next_frame: u64) -> ObjectStat {
+fn stat_of(tables: &ObjectTables, id: u64, entry: &TableEntry, next_frame: u64) -> ObjectStat {
     let page = tables.page_bytes as u64;
     match entry {
         TableEntry::Object(object) => ObjectStat {

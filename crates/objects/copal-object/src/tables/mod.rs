@@ -1,6 +1,6 @@
 //! Tables: every object and stream of a store, as the result of its records.
 //!
-//! A commit and its replay after a crash use the same [`Tables::apply`], so they cannot differ.
+//! A commit and its replay after a crash use the same [`ObjectTables::apply`], so they cannot differ.
 //! Invariants
 //! - `apply` decides nothing: all places are in the operation.
 //! - Bytes of a plain object's last page beyond its length are zero on the device.
@@ -113,7 +113,7 @@ pub(crate) enum TableEntry {
 
 /// All objects and streams.
 #[derive(Clone, Debug)]
-pub(crate) struct Tables {
+pub(crate) struct ObjectTables {
     pub(crate) page_bytes: usize,
     /// Pages of the store.
     pub(crate) pages: u64,
@@ -166,9 +166,9 @@ pub(crate) fn store_pages_max(page_bytes: usize) -> u64 {
     STORE_BYTES_MAX / page_bytes as u64
 }
 
-impl Tables {
-    pub(crate) fn new(page_bytes: usize, pages: u64) -> Tables {
-        Tables {
+impl ObjectTables {
+    pub(crate) fn new(page_bytes: usize, pages: u64) -> ObjectTables {
+        ObjectTables {
             page_bytes,
             pages,
             entries: BTreeMap::new(),
@@ -610,7 +610,7 @@ mod tests {
     /// Fix: such a record counts as damage.
     #[test]
     fn a_stream_continues_behind_the_piece_it_is_cut_in() {
-        let mut tables = Tables::new(4096, 1 << 20);
+        let mut tables = ObjectTables::new(4096, 1 << 20);
         let what = ObjectTraits::of(&crate::CreateOptions {
             kind: ObjectKind::Stream,
             ..crate::CreateOptions::default()
@@ -628,7 +628,7 @@ mod tests {
 
     #[test]
     fn a_table_of_32_mib_takes_one_extent_and_no_sums() {
-        let mut tables = Tables::new(4096, 1 << 20);
+        let mut tables = ObjectTables::new(4096, 1 << 20);
         let what = ObjectTraits::of(&crate::CreateOptions {
             check: ReadCheck::Caller,
             ..crate::CreateOptions::default()

@@ -12,7 +12,7 @@ use crate::{
     },
     space::allocator::ZONE_PAGES,
     tables::{
-        ObjectEntry, StreamEntry, StreamPiece, TableEntry, Tables,
+        ObjectEntry, ObjectTables, StreamEntry, StreamPiece, TableEntry,
         map::{ExtentMap, OBJECT_PAGES_MAX},
         store_pages_max, unit_pages,
     },
@@ -49,7 +49,7 @@ const EXTENT_BYTES: u64 = 4 + RUN_LEN;
 const PIECE_BYTES: u64 = RUN_LEN + 8 + 8;
 
 /// Length of the result of [`encode`]; the space of a checkpoint is computed from this alone.
-pub(crate) fn encoded_len(tables: &Tables, zone_runs: u64, hollow_runs: u64) -> u64 {
+pub(crate) fn encoded_len(tables: &ObjectTables, zone_runs: u64, hollow_runs: u64) -> u64 {
     FIXED_BYTES + ZONE_RUN_BYTES * zone_runs + HOLLOW_RUN_BYTES * hollow_runs + tables.entry_bytes
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn published_bytes_max(runs: &[PageRun]) -> u64 {
 
 /// Encodes the tables. `zones`: written zones. `hollow`: hollow pages.
 pub(crate) fn encode(
-    tables: &Tables,
+    tables: &ObjectTables,
     position: &CheckpointPosition,
     zones: &[(u64, u64)],
     hollow: &[Range<u64>],
@@ -147,7 +147,7 @@ fn put_stream(out: &mut Vec<u8>, stream: &StreamEntry) {
 /// Decoded content of a checkpoint.
 #[derive(Debug)]
 pub(crate) struct CheckpointBody {
-    pub(crate) tables: Tables,
+    pub(crate) tables: ObjectTables,
     pub(crate) position: CheckpointPosition,
     /// Runs of written zones.
     pub(crate) zones: Vec<PageRun>,
@@ -205,8 +205,8 @@ fn take_tables(
     page_bytes: usize,
     pages: u64,
     version: u16,
-) -> Result<Tables, DecodeError> {
-    let mut tables = Tables::new(page_bytes, pages);
+) -> Result<ObjectTables, DecodeError> {
+    let mut tables = ObjectTables::new(page_bytes, pages);
     tables.names_frames = version >= 4;
     let count = input.u64()?;
     let mut before = None;
@@ -272,7 +272,7 @@ fn take_object(input: &mut Reader<'_>, page_bytes: usize, pages: u64) -> Result<
     Ok(ObjectEntry { what, sealed: flags & SEALED != 0, shares: flags & SHARES != 0, len, map, trailer })
 }
 
-fn take_stream(input: &mut Reader<'_>, tables: &Tables) -> Result<StreamEntry, DecodeError> {
+fn take_stream(input: &mut Reader<'_>, tables: &ObjectTables) -> Result<StreamEntry, DecodeError> {
     let what = ObjectTraits::take(input)?;
     let at = input.position();
     let trimmed = input.u64()?;

@@ -17,7 +17,7 @@ use crate::{
     },
     state::{checkpoint::ChainPlace, entropy::EntropySource},
     tables::{
-        Tables,
+        ObjectTables,
         snapshot::{self, CheckpointPosition},
     },
 };
@@ -217,7 +217,7 @@ fn empty_checkpoint(
     zones: Vec<(u64, u64)>,
 ) -> (ChainLink, Vec<(PageRun, AlignedBuf)>) {
     let page_bytes = page as usize;
-    let tables = Tables::new(page_bytes, pages);
+    let tables = ObjectTables::new(page_bytes, pages);
     let position = CheckpointPosition { uuid, lsn: 0, next_seq: 1, journal_head, epoch: 1 };
     let body = snapshot::encode(&tables, &position, &zones, &[]);
     debug_assert!(capacity(&[*place], page_bytes) >= body.len());
