@@ -1,10 +1,10 @@
-//! Page allocator: one bit per page, first fit near the last allocation of the same kind and lifetime.
+//! Page allocator: one bit per page, next fit: each kind and lifetime continues behind its last allocation.
 //!
 //! The state is in memory and derived from the tables at open; on disk is only which zones have been written
 //! once.
 //! Invariants
 //! - A page is free or owned, never both: taking an owned page or freeing a free one panics (a bug of Copal).
-//! - Chunks without a free page are skipped without reading their bits.
+//! - A search reads the bits of a few chunks, whatever the fragmentation: the index of free runs names them.
 //! - A hollow page is neither free nor owned: it counts as taken until the file system has space for it
 //!   again.
 //!
@@ -12,14 +12,16 @@
 
 use crate::{
     format::run::{PageRun, RUN_PAGES_MAX},
-    space::hollow::HollowRanges,
+    space::{
+        hollow::HollowRanges,
+        run_index::{RunIndex, UsablePages, WORD_PAGES},
+    },
 };
 use std::ops::Range;
 
-const WORD_PAGES: u64 = 64;
-const CHUNK_WORDS: usize = 64;
 /// Pages of a zone, the unit of "written once": 1 MiB of 4 KiB pages. A multiple of 64.
 pub(crate) const ZONE_PAGES: u64 = 256;
+const ZONE_WORDS: usize = (ZONE_PAGES / WORD_PAGES) as usize;
 /// Placement classes: data of different classes is placed apart.
 pub(crate) const CLASSES: usize = 7;
 
@@ -28,8 +30,9 @@ pub(crate) const CLASSES: usize = 7;
 pub(crate) struct PageAllocator {
     /// Bit set: taken.
     bits: Vec<u64>,
-    /// Free pages per chunk of words.
-    chunk_free: Vec<u32>,
+    free_runs: RunIndex,
+    /// Free runs in written zones.
+    written_runs: RunIndex,
     free: u64,
     pages: u64,
     /// Cursor of each class, in words.
@@ -48,7 +51,8 @@ impl PageAllocator {
     pub(crate) fn new(pages: u64) -> PageAllocator {
         let mut allocator = PageAllocator {
             bits: Vec::new(),
-            chunk_free: Vec::new(),
+            free_runs: RunIndex::default(),
+            written_runs: RunIndex::default(),
             free: 0,
             pages: 0,
             cursors: [0; CLASSES],
@@ -71,11 +75,21 @@ impl PageAllocator {
         }
         let words = pages.div_ceil(WORD_PAGES) as usize;
         self.bits.resize(words, u64::MAX);
-        self.chunk_free.resize(words.div_ceil(CHUNK_WORDS), 0);
         self.written.resize(pages.div_ceil(ZONE_PAGES) as usize, false);
+        self.free_runs.resize(pages);
+        self.written_runs.resize(pages);
         let from = self.pages;
         self.pages = pages;
-        self.set_free(from, pages);
+        masks(from, pages).for_each(|(word, mask)| self.bits[word] &= !mask);
+        self.free += pages - from;
+        self.free_runs.update(UsablePages { taken: &self.bits, written: None }, from, pages);
+        self.update_written_runs(from, pages);
+    }
+
+    /// Reads the runs around the pages `from..to` again: other zones are written.
+    fn update_written_runs(&mut self, from: u64, to: u64) {
+        let written = Some((&self.written[..], ZONE_WORDS));
+        self.written_runs.update(UsablePages { taken: &self.bits, written }, from, to);
     }
 
     /// Removes the pages from `pages` on, none of which is owned.
@@ -91,16 +105,16 @@ impl PageAllocator {
         for (word, mask) in masks(pages, self.pages) {
             let here = (!self.bits[word] & mask).count_ones();
             self.bits[word] |= mask;
-            self.chunk_free[word / CHUNK_WORDS] -= here;
             free += u64::from(here);
         }
         self.free -= free;
-        self.pages = pages;
-        let words = pages.div_ceil(WORD_PAGES) as usize;
-        self.bits.truncate(words);
-        self.chunk_free.truncate(words.div_ceil(CHUNK_WORDS));
+        self.free_runs.update(UsablePages { taken: &self.bits, written: None }, pages, self.pages);
         self.forget_written(pages);
+        self.pages = pages;
+        self.bits.truncate(pages.div_ceil(WORD_PAGES) as usize);
         self.written.truncate(pages.div_ceil(ZONE_PAGES) as usize);
+        self.free_runs.resize(pages);
+        self.written_runs.resize(pages);
     }
 
     pub(crate) fn hollow(&self) -> &HollowRanges {
@@ -113,11 +127,7 @@ impl PageAllocator {
         let mut at = self.first_from(range.start, false);
         while at < end {
             let upto = self.first_from(at, true).min(end);
-            for (word, mask) in masks(at, upto) {
-                self.bits[word] |= mask;
-                self.chunk_free[word / CHUNK_WORDS] -= mask.count_ones();
-            }
-            self.free -= upto - at;
+            self.mark_taken(at, upto);
             self.forget_zones(at..upto);
             self.hollow.insert(at..upto);
             at = self.first_from(upto, false);
@@ -131,7 +141,7 @@ impl PageAllocator {
     /// When a page of it is not hollow.
     pub(crate) fn fill(&mut self, range: Range<u64>) {
         self.hollow.remove(range.clone());
-        self.set_free(range.start, range.end);
+        self.mark_free(range.start, range.end);
     }
 
     pub(crate) fn pages(&self) -> u64 {
@@ -174,11 +184,7 @@ impl PageAllocator {
         if run.end() > self.pages || !self.is_free(run) {
             return false;
         }
-        for (word, mask) in masks(run.at, run.end()) {
-            self.bits[word] |= mask;
-            self.chunk_free[word / CHUNK_WORDS] -= mask.count_ones();
-        }
-        self.free -= u64::from(run.pages);
+        self.mark_taken(run.at, run.end());
         true
     }
 
@@ -198,15 +204,33 @@ impl PageAllocator {
     /// When a page of it is free already.
     pub(crate) fn release(&mut self, run: PageRun) {
         assert!(self.is_taken(run), "pages {}..{} are freed twice", run.at, run.end());
-        self.set_free(run.at, run.end());
+        self.mark_free(run.at, run.end());
     }
 
-    fn set_free(&mut self, from: u64, to: u64) {
-        for (word, mask) in masks(from, to) {
-            self.bits[word] &= !mask;
-            self.chunk_free[word / CHUNK_WORDS] += mask.count_ones();
-        }
+    fn mark_taken(&mut self, from: u64, to: u64) {
+        masks(from, to).for_each(|(word, mask)| self.bits[word] |= mask);
+        self.free -= to - from;
+        let taken = &self.bits[..];
+        self.free_runs.taken(UsablePages { taken, written: None }, from, to);
+        let written = Some((&self.written[..], ZONE_WORDS));
+        self.written_runs.taken(UsablePages { taken, written }, from, to);
+    }
+
+    fn mark_free(&mut self, from: u64, to: u64) {
+        masks(from, to).for_each(|(word, mask)| self.bits[word] &= !mask);
         self.free += to - from;
+        let taken = &self.bits[..];
+        self.free_runs.freed(UsablePages { taken, written: None }, from, to);
+        let usable = UsablePages { taken, written: Some((&self.written[..], ZONE_WORDS)) };
+        let mut at = from;
+        while at < to {
+            let zone = at / ZONE_PAGES;
+            let end = ((zone + 1) * ZONE_PAGES).min(to);
+            if self.written[zone as usize] {
+                self.written_runs.freed(usable, at, end);
+            }
+            at = end;
+        }
     }
 
     /// Allocates `pages` pages in as few runs as first fit finds; `None` if fewer are free.
@@ -247,52 +271,20 @@ impl PageAllocator {
 
     /// First free run of at least `shortest` pages from the cursor of `class` on, cut to `want` pages.
     fn find(&mut self, shortest: u64, want: u64, class: usize, written: bool) -> Option<PageRun> {
+        let last_word = self.bits.len().saturating_sub(1);
         let start =
-            if self.lowest_first { 0 } else { self.cursors[class].min(self.bits.len().saturating_sub(1)) };
-        let found = self
-            .scan(start, self.bits.len(), shortest, want, written)
-            .or_else(|| self.scan(0, self.bits.len(), shortest, want, written))?;
+            if self.lowest_first { 0 } else { self.cursors[class].min(last_word) as u64 * WORD_PAGES };
+        let taken = &self.bits[..];
+        let (runs, usable) = if written {
+            let zones = Some((&self.written[..], ZONE_WORDS));
+            (&mut self.written_runs, UsablePages { taken, written: zones })
+        } else {
+            (&mut self.free_runs, UsablePages { taken, written: None })
+        };
+        let at = runs.find(usable, start, shortest).or_else(|| runs.find(usable, 0, shortest))?;
+        let found = PageRun::new(at, (usable.run_end(at, at + want) - at) as u32);
         self.cursors[class] = (found.end() / WORD_PAGES) as usize;
         Some(found)
-    }
-
-    fn scan(&self, from: usize, to: usize, shortest: u64, want: u64, written: bool) -> Option<PageRun> {
-        let mut open: Option<u64> = None;
-        let close = |open: &mut Option<u64>, end: u64| {
-            let at = open.take()?;
-            (end - at >= shortest).then(|| PageRun::new(at, (end - at).min(want) as u32))
-        };
-        let mut word = from;
-        while word < to {
-            if word.is_multiple_of(CHUNK_WORDS) && self.chunk_free[word / CHUNK_WORDS] == 0 {
-                if let Some(run) = close(&mut open, word as u64 * WORD_PAGES) {
-                    return Some(run);
-                }
-                word += CHUNK_WORDS;
-                continue;
-            }
-            let first_page = word as u64 * WORD_PAGES;
-            let usable = !written || self.written[(first_page / ZONE_PAGES) as usize];
-            let taken = if usable { self.bits[word] } else { u64::MAX };
-            let mut bit = 0;
-            while bit < 64 {
-                let rest = taken >> bit;
-                if rest & 1 == 1 {
-                    if let Some(run) = close(&mut open, first_page + bit) {
-                        return Some(run);
-                    }
-                    bit += u64::from(rest.trailing_ones());
-                } else {
-                    let at = *open.get_or_insert(first_page + bit);
-                    bit += u64::from(rest.trailing_zeros()).min(64 - bit);
-                    if first_page + bit - at >= want {
-                        return Some(PageRun::new(at, want as u32));
-                    }
-                }
-            }
-            word += 1;
-        }
-        close(&mut open, (to as u64 * WORD_PAGES).min(self.pages))
     }
 
     /// Notes that every page of `run` has been written; whole zones inside it count as written from now on.
@@ -312,6 +304,7 @@ impl PageAllocator {
                 _ => {}
             }
         }
+        self.update_written_runs(run.at, run.end().min(self.pages));
     }
 
     /// Zones that reach beyond page `first` no longer count as written.
@@ -324,7 +317,10 @@ impl PageAllocator {
     fn forget_zones(&mut self, range: Range<u64>) {
         let (first, end) = (range.start / ZONE_PAGES, range.end.div_ceil(ZONE_PAGES));
         let zones = self.written.iter_mut().take(end as usize).skip(first as usize);
-        zones.for_each(|written| *written = false);
+        let forgotten = zones.map(std::mem::take).filter(|written| *written).count();
+        if forgotten > 0 {
+            self.update_written_runs(first * ZONE_PAGES, (end * ZONE_PAGES).min(self.pages));
+        }
     }
 
     /// Number of runs that [`PageAllocator::written_zones`] returns.

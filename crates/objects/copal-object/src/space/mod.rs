@@ -15,6 +15,7 @@ pub(crate) mod journal_place;
 pub(crate) mod pins;
 pub(crate) mod placement;
 pub(crate) mod recent;
+mod run_index;
 
 use crate::{
     format::run::{PageRun, pages_of},
