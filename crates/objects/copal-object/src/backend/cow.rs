@@ -112,6 +112,10 @@ impl Placement for CowPlacement {
         self.pages.aim_far_from(page, class);
     }
 
+    fn keeps_extents(&self) -> bool {
+        true
+    }
+
     fn note_written(&mut self, run: PageRun) {
         self.pages.note_written(run);
     }

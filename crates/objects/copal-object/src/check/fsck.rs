@@ -268,7 +268,7 @@ fn check_space(store: &StoreCore, report: &mut StoreCheckReport) {
                 + pages_of(state.commit.open_freed())
                 + space.staged_pages()
                 + live.pending_pages();
-            let expected = space.placement().ownerless_pages() + space.placement().hollow_pages() + elsewhere;
+            let expected = space.ownerless_pages() + space.placement().hollow_pages() + elsewhere;
             if derived.ownerless_pages() != expected {
                 let what = format!("{} pages are free, {expected} should be", derived.ownerless_pages());
                 report.damages.push(StoreDamage::Space { what });

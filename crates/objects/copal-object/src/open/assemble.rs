@@ -7,7 +7,10 @@ use crate::{
     flaw::StoreFlaw,
     format::ops::DurableFrames,
     recovery::{self, RecoveredStore},
-    space::{SpaceState, journal_place::JournalRing, placement::Placement, stream_extent_smallest},
+    space::{
+        SpaceState, journal_place::JournalRing, placement::Placement, stream_extent_least,
+        stream_extent_smallest,
+    },
     state::{
         StoreCore, StoreShape, StoreState,
         checkpoint::CheckpointState,
@@ -134,10 +137,12 @@ fn state(recovered: RecoveredStore, space: Box<dyn Placement>, tuning: OpenOverr
     let unnamed =
         recovered.ends.iter().filter(|(id, end)| is_unnamed(**id, end)).map(|(id, _)| *id).collect();
     let tails = recovered.ends.into_iter().map(|(id, end)| (id, tail(&end))).collect();
+    let least_extent_pages =
+        tuning.stream_extent_pages.unwrap_or_else(|| stream_extent_least(recovered.tables.page_bytes));
     let mounted = tuning.broken.by(StoreFlaw::NoMount);
     StoreState {
         tables: recovered.tables,
-        space: SpaceState::new(space),
+        space: SpaceState::new(space, least_extent_pages),
         commit: CommitState::new(chain, recovered.epoch, recovered.last_lsn),
         streams: StreamState::new(tails, unnamed),
         checkpoint: CheckpointState::new(recovered.superblock, recovered.checkpoint_runs, mounted),

@@ -134,7 +134,7 @@ fn a_store_longer_than_its_device_is_truncated_not_damaged() {
 fn runs_that_no_store_has_are_not_walked() {
     let mut wanted = vec![PageRun::new(u64::MAX - 3, 9), PageRun::new(5, 2), PageRun::new(6, 3)];
     let mut space =
-        SpaceState::new(Box::new(CowPlacement::new(PageAllocator::new(1000), JournalRing::default())));
+        SpaceState::new(Box::new(CowPlacement::new(PageAllocator::new(1000), JournalRing::default())), 16);
     assert!(space.take(PageRun::new(100, 50)));
     wanted.extend([PageRun::new(90, u32::MAX); 1000]);
     let held = hold(&mut space, None, &wanted).unwrap();
@@ -144,7 +144,7 @@ fn runs_that_no_store_has_are_not_walked() {
     assert_eq!(space.free_pages(), 950);
 
     let mut space =
-        SpaceState::new(Box::new(FilePlacement::new(FileSpace::new(4096, 1000), JournalRing::default())));
+        SpaceState::new(Box::new(FilePlacement::new(FileSpace::new(4096, 1000), JournalRing::default())), 16);
     let dir = tempfile::tempdir().unwrap();
     let files = HostFiles::create(&dir.path().join("store")).unwrap();
     for (file, pages) in [(0u64, 8), (6, 3)] {

@@ -174,6 +174,18 @@ fn grow(
     resized
 }
 
+/// Grows the store if it has no free run of `pages` pages, though as many are free. `false` if it cannot.
+pub(crate) fn grow_for_run(
+    store: &Arc<StoreCore>,
+    state: &mut MutexGuard<'_, StoreState>,
+    pages: u64,
+) -> Result<bool, StoreError> {
+    if store.files.is_some() || state.space.is_growth_refused() {
+        return Ok(false);
+    }
+    grow(store, state, pages, pages)
+}
+
 /// Like [`grow`], by lengthening the device only.
 fn lengthen(
     store: &Arc<StoreCore>,

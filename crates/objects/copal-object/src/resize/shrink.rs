@@ -97,6 +97,7 @@ fn release_surplus(store: &StoreCore, state: &mut StoreState) -> u64 {
     let stays = staying_pages(store, state);
     let shortest = (HOLLOW_BYTES_MIN / page).max(pages / HOLLOW_RUNS_MAX);
     let space = &mut state.space;
+    space.release_extents();
     let mut free = space.placement().free_ranges();
     if store.shape.gives_lowest {
         free.reverse();

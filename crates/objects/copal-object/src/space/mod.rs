@@ -9,6 +9,7 @@
 //!   others.
 
 pub(crate) mod allocator;
+mod freed_extents;
 pub(crate) mod hollow;
 pub(crate) mod home;
 pub(crate) mod journal_place;
@@ -20,7 +21,10 @@ mod run_index;
 use crate::{
     format::run::{PageRun, pages_of},
     space::home::PageHome,
-    space::{allocator::ZONE_PAGES, pins::PagePins, placement::Placement, recent::RecentPages},
+    space::{
+        allocator::ZONE_PAGES, freed_extents::FreedExtents, pins::PagePins, placement::Placement,
+        recent::RecentPages,
+    },
 };
 use std::{collections::VecDeque, sync::Arc};
 
@@ -43,6 +47,7 @@ pub(crate) struct SpaceState {
     staged_pages: u64,
     /// Prepared stream extents: written space, owned, in no record.
     spare_extents: Vec<PageRun>,
+    freed_extents: FreedExtents,
     /// Reserved by callers of `reserve`.
     reserved_pages: u64,
     /// Pages that must be free for a checkpoint of the present tables, for any layout of free space;
@@ -63,9 +68,12 @@ pub(crate) struct SpaceState {
 const QUARANTINE_PAGES_MAX: u64 = 32 << 10;
 
 impl SpaceState {
-    pub(crate) fn new(placement: Box<dyn Placement>) -> SpaceState {
+    /// Freed stream extents of at least `extent_pages` pages are kept for streams.
+    pub(crate) fn new(placement: Box<dyn Placement>, extent_pages: u64) -> SpaceState {
+        let keeps = placement.keeps_extents();
         SpaceState {
             placement,
+            freed_extents: FreedExtents::new(keeps.then_some(extent_pages)),
             quarantine: VecDeque::new(),
             quarantine_pages: 0,
             drain_epoch: 0,
@@ -90,8 +98,14 @@ impl SpaceState {
         self.placement.as_mut()
     }
 
+    /// Free pages, also those that are kept for streams.
     pub(crate) fn free_pages(&self) -> u64 {
-        self.placement.free_pages()
+        self.placement.free_pages() + self.freed_extents.pages()
+    }
+
+    /// Pages without an owner, also those that cannot be allocated yet or are kept for streams.
+    pub(crate) fn ownerless_pages(&self) -> u64 {
+        self.placement.ownerless_pages() + self.freed_extents.pages()
     }
 
     pub(crate) fn staged_pages(&self) -> u64 {
@@ -136,17 +150,17 @@ impl SpaceState {
 
     /// Whether one copy of the next checkpoint fits.
     pub(crate) fn fits_checkpoint(&self) -> bool {
-        self.placement.free_pages() >= self.checkpoint_pages
+        self.free_pages() >= self.checkpoint_pages
     }
 
     /// Pages available to an operation that frees space.
     pub(crate) fn releasable_pages(&self) -> u64 {
-        self.placement.free_pages().saturating_sub(self.checkpoint_pages)
+        self.free_pages().saturating_sub(self.checkpoint_pages)
     }
 
     /// Pages available to an ordinary operation.
     pub(crate) fn available_pages(&self) -> u64 {
-        self.placement.free_pages().saturating_sub(self.system_pages()).saturating_sub(self.reserved_pages)
+        self.free_pages().saturating_sub(self.system_pages()).saturating_sub(self.reserved_pages)
     }
 
     /// Freed pages that are not reusable yet, for any reason.
@@ -207,12 +221,26 @@ impl SpaceState {
                 match pinned.at(run) {
                     Some(ticket) => self.pins.hold(ticket, run),
                     None => {
-                        self.placement.release(run);
                         self.recent.forget(run);
+                        // A kept extent counts as free, and stays taken for others.
+                        if !self.freed_extents.keep(run) {
+                            self.placement.release(run);
+                        }
                     }
                 }
             }
         }
+    }
+
+    /// A stream gives up `run`: once it is reusable, streams have it before others.
+    pub(crate) fn note_freed_extent(&mut self, run: PageRun) {
+        self.freed_extents.note(run);
+    }
+
+    /// Frees the extents that are kept for streams.
+    pub(crate) fn release_extents(&mut self) {
+        let kept = self.freed_extents.take_all();
+        kept.into_iter().for_each(|run| self.placement.release(run));
     }
 
     /// Requests a drain of the quarantine up to `epoch`.
@@ -239,24 +267,38 @@ impl SpaceState {
     pub(crate) fn unpin(&mut self, ticket: u64) -> bool {
         let reusable = self.pins.unpin(ticket);
         for &run in &reusable {
-            self.placement.release(run);
             self.recent.forget(run);
+            if !self.freed_extents.keep(run) {
+                self.placement.release(run);
+            }
         }
         !reusable.is_empty()
     }
 
     /// Allocates `pages` pages; `None` if fewer are free.
     pub(crate) fn allocate(&mut self, pages: u64, home: PageHome) -> Option<Vec<PageRun>> {
+        if pages > self.placement.free_pages() {
+            self.release_extents();
+        }
         self.placement.allocate(pages, home)
     }
 
     /// Allocates one run of `pages` pages; with `written`, from written space only.
     pub(crate) fn allocate_run(&mut self, pages: u32, home: PageHome, written: bool) -> Option<PageRun> {
+        if u64::from(pages) > self.placement.free_pages() {
+            self.release_extents();
+        }
         self.placement.allocate_run(pages, home, written)
+    }
+
+    /// Allocates a stream extent of `wanted` pages, or at least `least`, from one that a stream gave up.
+    pub(crate) fn take_freed_extent(&mut self, wanted: u32, least: u32) -> Option<PageRun> {
+        self.freed_extents.take(wanted, least)
     }
 
     /// Marks `run` as owned. `false`, without a change, if a page of it is owned already.
     pub(crate) fn take(&mut self, run: PageRun) -> bool {
+        self.release_extents();
         self.placement.take(run)
     }
 
@@ -289,8 +331,9 @@ impl SpaceState {
         Some(run)
     }
 
-    pub(crate) fn spare_extents(&self) -> &[PageRun] {
-        &self.spare_extents
+    /// Prepared stream extents, and those kept for streams.
+    pub(crate) fn spare_extents(&self) -> impl Iterator<Item = &PageRun> {
+        self.spare_extents.iter().chain(self.freed_extents.kept())
     }
 
     pub(crate) fn reserve(&mut self, pages: u64) {
@@ -345,6 +388,13 @@ impl SpaceState {
     pub(crate) fn refuse_growth(&mut self, refused: bool) -> bool {
         std::mem::replace(&mut self.growth_refused, refused)
     }
+
+    /// From now on the lowest free pages of a device are allocated first, and no extent is kept for streams.
+    pub(crate) fn place_low(&mut self) {
+        self.release_extents();
+        self.freed_extents = FreedExtents::new(None);
+        self.placement.place_low();
+    }
 }
 
 /// Step by which a store of `size_bytes` grows.
@@ -366,7 +416,13 @@ pub(crate) fn stream_extent_pages(
     (held + smallest).max(expected).clamp(smallest, largest.max(smallest))
 }
 
-/// Pages of the smallest stream extent in normal use.
+/// Pages of the smallest stream extent while free space has longer runs.
 pub(crate) fn stream_extent_smallest(page_bytes: usize) -> u64 {
     ((1 << 20) / page_bytes as u64).max(ZONE_PAGES.min(64))
+}
+
+/// Pages to which a stream extent is halved before new space is prepared for streams. An append into an extent
+/// changes no metadata, so a short one costs a record for each few appends.
+pub(crate) fn stream_extent_least(page_bytes: usize) -> u64 {
+    (64 << 10) / page_bytes as u64
 }

@@ -116,6 +116,11 @@ pub(crate) trait Placement: Debug + Send {
     /// The next pages for `class` lie half a device away from `page`.
     fn aim_far_from(&mut self, _page: u64, _class: usize) {}
 
+    /// Whether extents that streams give up are kept for streams.
+    fn keeps_extents(&self) -> bool {
+        false
+    }
+
     /// Notes that every page of `run` has been written.
     fn note_written(&mut self, _run: PageRun) {}
 

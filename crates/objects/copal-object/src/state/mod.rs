@@ -104,11 +104,19 @@ impl StoreState {
     /// When it does not fit: a bug of Copal.
     pub(crate) fn enter(&mut self, op: &RecordOp, lsn: u64) {
         let mut effect = OpEffect::default();
+        let frees_extents = match op {
+            RecordOp::StreamTrim { .. } => true,
+            RecordOp::Delete { id } => self.tables.stream(*id).is_some(),
+            _ => false,
+        };
         if let Err(misfit) = self.tables.apply(op, lsn, &mut effect) {
             panic!("an operation was planned that does not fit: {misfit}");
         }
         if self.broken.by(StoreFlaw::StreamReuseAtOnce) && matches!(op, RecordOp::StreamTrim { .. }) {
             effect.freed.drain(..).for_each(|run| self.space.release(run));
+        }
+        if frees_extents {
+            effect.freed.iter().for_each(|&run| self.space.note_freed_extent(run));
         }
         self.commit.enter(op, &mut effect.freed);
         self.space.placement_mut().journal_mut().note_ops(self.commit.open_ops_bytes());

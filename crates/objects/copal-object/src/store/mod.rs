@@ -257,7 +257,7 @@ impl Store {
         let state = self.inner.state.lock();
         let page = self.inner.shape.page_bytes as u64;
         let space = &state.space;
-        let free_now = space.placement().free_pages();
+        let free_now = space.free_pages();
         let free = space.available_pages();
         let quarantine = space.quarantine_pages() + pages_of(state.commit.open_freed());
         let pages = space.placement().pages();
@@ -367,7 +367,7 @@ impl Store {
     /// From now on space is allocated as near the beginning of the device as possible, in preparation for a
     /// shrink.
     pub fn place_low(&self) {
-        self.inner.state.lock().space.placement_mut().place_low();
+        self.inner.state.lock().space.place_low();
     }
 
     /// Whether [`RawExtent::write`] ends in the kernel's page cache and does not wait for the device.

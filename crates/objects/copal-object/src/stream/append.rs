@@ -9,7 +9,7 @@
 //!   the commit that entered its space and its `after` are durable.
 //! - A frame never rewrites a page of an earlier one.
 //!
-//! Not here: finding the end after a crash (`walk`), reading (`frame_reader`).
+//! Not here: space for frames (`extent`), finding the end after a crash (`walk`), reading (`frame_reader`).
 
 use crate::{
     Ack, FramePos, Lsn, ObjectId, StoreError,
@@ -23,24 +23,20 @@ use crate::{
         ops::{RecordOp, StreamFrames},
         run::PageRun,
     },
-    resize::grow::make_available,
-    space,
-    space::home::PageHome,
     state::{StoreCore, StoreState, pending_frames::PendingFrame, queue::IoPurpose},
     stream::{
-        new_frame::{NewFrame, STREAM_CLASS},
+        extent::extend_stream,
+        new_frame::NewFrame,
         reserved_frame::{FrameRoute, ReservedFrame},
         riding_frame::ride,
     },
     tables::StreamPiece,
 };
 use bytes::Bytes;
-use copal_device::{AlignedBuf, Completion, Io, IoClass, IoKind};
+use copal_device::{AlignedBuf, Completion, IoClass};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 
-/// Most bytes of the operation that gives a stream space, in a record and in a checkpoint.
-const EXTENT_OP_BYTES: usize = 64;
 /// Most bytes of the operation that promises longer frames.
 const FRAMES_OP_BYTES: usize = 64;
 
@@ -119,82 +115,6 @@ fn promise_longer(
     let frames = StreamFrames { id: stream, durable, pages_max };
     enter_internal(state, &RecordOp::Frames { streams: vec![frames] }, admitted);
     state.streams.name_frames(std::iter::once(stream));
-    Ok(())
-}
-
-/// Enters one more extent for the stream, or prepares one; the caller checks again.
-pub(crate) fn extend_stream(
-    store: &Arc<StoreCore>,
-    state: &mut MutexGuard<'_, StoreState>,
-    stream: u64,
-    pages: u32,
-    expected_log2: u8,
-) -> Result<(), StoreError> {
-    let missing = state.pages_for_tables(EXTENT_OP_BYTES as u64, false);
-    if missing > 0 {
-        return make_available(store, state, missing, missing);
-    }
-    let Some(admitted) = admit(store, state, EXTENT_OP_BYTES, false)? else {
-        return Ok(());
-    };
-    let smallest = store.shape.stream_extent_pages.max(pages.into());
-    let entry = state.tables.stream(stream);
-    let pieces = entry.into_iter().flat_map(|entry| &entry.pieces);
-    let held = pieces.map(|piece| u64::from(piece.run.pages)).sum();
-    let available = state.space.available_pages();
-    let wanted = space::stream_extent_pages(held, available, expected_log2, smallest, store.shape.page_bytes);
-    let home = PageHome { class: STREAM_CLASS, owner: stream, in_group: false };
-    let run = match state.space.take_spare_extent(pages) {
-        Some(run) => Some(run),
-        None => {
-            state.query_host_when_due();
-            let available = state.space.available_pages();
-            [wanted, smallest, pages.into()]
-                .into_iter()
-                .filter(|&size| size <= available)
-                .find_map(|size| state.space.allocate_run(size as u32, home, true))
-        }
-    };
-    let Some(run) = run else {
-        return prepare_extent(store, state, home, wanted, pages);
-    };
-    let incarnation = state.entropy.next();
-    let first = state.streams.open_tail(stream).next;
-    enter_internal(state, &RecordOp::StreamExtent { id: stream, run, first, incarnation }, admitted);
-    state.streams.begin_piece(stream);
-    Ok(())
-}
-
-/// Allocates space that was never written, writes zeros over it, and keeps it for streams.
-fn prepare_extent(
-    store: &Arc<StoreCore>,
-    state: &mut MutexGuard<'_, StoreState>,
-    home: PageHome,
-    wanted: u64,
-    pages: u32,
-) -> Result<(), StoreError> {
-    let available = state.space.available_pages();
-    let found = [wanted, pages.into()]
-        .into_iter()
-        .filter(|&size| size <= available)
-        .find_map(|size| state.space.allocate_run(size as u32, home, false));
-    let Some(run) = found else {
-        return make_available(store, state, wanted.max(pages.into()), pages.into());
-    };
-    state.space.stage(run.pages.into());
-    let len = run.pages as usize * store.shape.page_bytes;
-    let io = Io {
-        at: store.shape.byte(run.at),
-        kind: IoKind::WriteZeroes(len as u64),
-        class: IoClass::Foreground,
-    };
-    let done = MutexGuard::unlocked(state, || store.device.submit(vec![io]).wait());
-    if let Err(error) = done.into_iter().try_for_each(|done| done.result) {
-        state.fence.fail(error.clone());
-        return Err(StoreError::Device(error));
-    }
-    state.space.add_spare_extent(run);
-    state.update_checkpoint_reserve();
     Ok(())
 }
 

@@ -19,7 +19,7 @@ use crate::{
     ObjectId, StoreError,
     format::run::PageRun,
     state::{StoreCore, StoreState},
-    stream::{append::extend_stream, frame_reader::FrameReader},
+    stream::{extent::extend_stream, frame_reader::FrameReader},
     tables::StreamEntry,
 };
 use copal_device::{AlignedBuf, DeviceError, Io, IoClass, IoKind};

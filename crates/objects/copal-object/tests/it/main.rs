@@ -7,6 +7,7 @@ mod commands;
 mod conformance;
 mod draining;
 mod emulated;
+mod extents;
 mod faults;
 mod files;
 mod flips;
