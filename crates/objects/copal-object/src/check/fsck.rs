@@ -286,7 +286,7 @@ fn check_entries(
     let mut from = 0;
     loop {
         let mut state = store.state.lock();
-        let Some((&id, entry)) = state.tables.entries.range(from..).next() else {
+        let Some((id, entry)) = state.tables.entries.iter_from(from).next() else {
             return Ok(());
         };
         let entry = match entry {

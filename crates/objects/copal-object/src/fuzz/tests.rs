@@ -137,7 +137,7 @@ fn no_decoder_panics_on_any_bytes() {
 /// Pages that entries own, shared ones once.
 fn owned_pages(tables: &ObjectTables) -> u64 {
     let mut pages = std::collections::HashSet::new();
-    for entry in tables.entries.values() {
+    for (_, entry) in tables.entries.iter() {
         let runs: Vec<PageRun> = match entry {
             TableEntry::Object(object) => object.map.iter().map(|extent| extent.run).collect(),
             TableEntry::Stream(stream) => stream.pieces.iter().map(|piece| piece.run).collect(),

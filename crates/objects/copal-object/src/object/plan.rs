@@ -53,7 +53,7 @@ impl RangePlan {
         range: &Range<u64>,
     ) -> Result<RangePlan, StoreError> {
         let Some(object) = state.tables.object(id.0) else {
-            let known = state.tables.entries.contains_key(&id.0);
+            let known = state.tables.entries.contains(id.0);
             return Err(if known { StoreError::WrongKind(id) } else { StoreError::NotFound(id) });
         };
         let end = range.end.min(object.len);

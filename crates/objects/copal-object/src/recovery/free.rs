@@ -47,19 +47,19 @@ pub(crate) fn derive_space(
         take(run, &|| "the checkpoint".into())?;
     }
     let mut sharing: Vec<PageRun> = Vec::new();
-    for (id, entry) in &tables.entries {
+    for (id, entry) in tables.entries.iter() {
         match entry {
             TableEntry::Object(object) if object.shares => {
                 sharing.extend(object.map.iter().map(|extent| extent.run))
             }
             TableEntry::Object(object) => {
                 for extent in object.map.iter() {
-                    take_for(extent.run, *id, &|| format!("object {id}"))?;
+                    take_for(extent.run, id, &|| format!("object {id}"))?;
                 }
             }
             TableEntry::Stream(stream) => {
                 for piece in &stream.pieces {
-                    take_for(piece.run, *id, &|| format!("stream {id}"))?;
+                    take_for(piece.run, id, &|| format!("stream {id}"))?;
                 }
             }
         }

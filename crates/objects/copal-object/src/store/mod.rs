@@ -293,7 +293,7 @@ impl Store {
     #[must_use]
     pub fn stat(&self, id: ObjectId) -> Option<ObjectStat> {
         let state = self.inner.state.lock();
-        let entry = state.tables.entries.get(&id.0)?;
+        let entry = state.tables.entries.get(id.0)?;
         let next = state.streams.next_frame(id.0);
         Some(stat_of(&state.tables, id.0, entry, next))
     }
@@ -303,8 +303,8 @@ impl Store {
     pub fn list(&self, from: ObjectId, limit: usize) -> Vec<ObjectStat> {
         let state = self.inner.state.lock();
         let next = |id| state.streams.next_frame(id);
-        let entries = state.tables.entries.range(from.0..).take(limit);
-        entries.map(|(id, entry)| stat_of(&state.tables, *id, entry, next(*id))).collect()
+        let entries = state.tables.entries.iter_from(from.0).take(limit);
+        entries.map(|(id, entry)| stat_of(&state.tables, id, entry, next(id))).collect()
     }
 
     /// Checks the store while it is open; see [`CheckOptions`]. Blocks until everything is read.

@@ -29,7 +29,7 @@ impl FrameReader {
     ) -> Result<FrameReader, StoreError> {
         let state = inner.state.lock();
         let Some(stream) = state.tables.stream(id.0) else {
-            let known = state.tables.entries.contains_key(&id.0);
+            let known = state.tables.entries.contains(id.0);
             return Err(if known { StoreError::WrongKind(id) } else { StoreError::NotFound(id) });
         };
         let next = from.0.max(stream.trimmed);

@@ -4,7 +4,7 @@ use crate::{Ack, ObjectId, StoreError, state::StoreState};
 use bytes::Bytes;
 
 /// Placement class of stream extents.
-pub(crate) const STREAM_CLASS: usize = 0;
+pub(super) const STREAM_CLASS: usize = 0;
 
 /// A frame without a number yet.
 pub(super) struct NewFrame<'a> {
@@ -24,7 +24,7 @@ impl NewFrame<'_> {
     pub(super) fn expect_stream(&self, state: &StoreState) -> Result<(), StoreError> {
         let stream = ObjectId(self.stream);
         if state.tables.stream(self.stream).is_none() {
-            let known = state.tables.entries.contains_key(&self.stream);
+            let known = state.tables.entries.contains(self.stream);
             return Err(if known { StoreError::WrongKind(stream) } else { StoreError::NotFound(stream) });
         }
         if self.after > state.commit.last_lsn() {

@@ -9,6 +9,7 @@
 //! - A published object has no sums here: they are in its trailer.
 
 use crate::format::run::{PageRun, RUN_PAGES_MAX};
+use std::sync::{Arc, LazyLock};
 
 /// One extent, unpacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +60,12 @@ pub(crate) struct ExtentMap {
 pub(crate) const OBJECT_PAGES_MAX: u64 = 1 << 32;
 
 impl ExtentMap {
+    /// The map of an object without pages: one for all of them.
+    pub(crate) fn none() -> Arc<ExtentMap> {
+        static NONE: LazyLock<Arc<ExtentMap>> = LazyLock::new(Arc::default);
+        Arc::clone(&NONE)
+    }
+
     /// Number of extents, for the checkpoint.
     pub(crate) fn extents(&self) -> usize {
         self.extents.len()

@@ -18,7 +18,7 @@ use crate::{
     },
 };
 use copal_codec::{DecodeError, Put, Reader};
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 /// Position of a checkpoint in the order of commits and records.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,8 +93,8 @@ pub(crate) fn encode(
         out.put_u64(first);
         out.put_u64(count);
     }
-    out.put_u64(tables.entries.len() as u64);
-    for (&id, entry) in &tables.entries {
+    out.put_u64(tables.entries.len());
+    for (id, entry) in tables.entries.iter() {
         out.put_u64(id);
         match entry {
             TableEntry::Object(object) => put_object(&mut out, object, tables.page_bytes),
@@ -221,7 +221,7 @@ fn take_tables(
         let at = input.position();
         let entry = match input.u8()? {
             OBJECT => TableEntry::Object(take_object(input, page_bytes, pages)?),
-            STREAM => TableEntry::Stream(take_stream(input, &tables)?),
+            STREAM => TableEntry::Stream(Arc::new(take_stream(input, &tables)?)),
             unknown => {
                 return Err(DecodeError::UnknownKind { at, kind: unknown.into(), newest: STREAM.into() });
             }
@@ -245,7 +245,7 @@ fn take_object(input: &mut Reader<'_>, page_bytes: usize, pages: u64) -> Result<
     let len = input.u64()?;
     bound(at, len, OBJECT_PAGES_MAX * page_bytes as u64)?;
     let published = flags & PUBLISHED != 0;
-    let trailer = if published { Some(Box::new(input.u128()?)) } else { None };
+    let trailer = if published { Some(Arc::new(input.u128()?)) } else { None };
     let unit = unit_pages(what.check, page_bytes);
     let mut map = ExtentMap::default();
     let mut end = 0;
@@ -269,6 +269,7 @@ fn take_object(input: &mut Reader<'_>, page_bytes: usize, pages: u64) -> Result<
         }
         map.insert(page, run, &sums, unit);
     }
+    let map = if extents == 0 { ExtentMap::none() } else { Arc::new(map) };
     Ok(ObjectEntry { what, sealed: flags & SEALED != 0, shares: flags & SHARES != 0, len, map, trailer })
 }
 

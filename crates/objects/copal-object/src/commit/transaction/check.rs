@@ -275,7 +275,7 @@ impl TransactionChecker<'_> {
         // As long as the original, including additions of this transaction.
         let original = shadow
             .source
-            .and_then(|id| self.state.tables.entries.get(&id))
+            .and_then(|id| self.state.tables.entries.get(id))
             .map_or(0, |entry| entry_bytes(entry, self.page_bytes));
         let so_far: usize = self.needs.per_op.iter().map(|need| need.bytes_max()).sum();
         self.needs.table_bytes += self.needs.table_bytes + so_far as u64 + original + ENTRY_BYTES_MAX;
@@ -349,7 +349,7 @@ fn shadow_of(state: &StoreState, id: ObjectId) -> Option<ObjectShadow> {
         len: 0,
         source: Some(id.0),
     };
-    state.tables.entries.get(&id.0).map(|entry| match entry {
+    state.tables.entries.get(id.0).map(|entry| match entry {
         TableEntry::Object(object) => ObjectShadow {
             sealed: object.sealed,
             published: object.trailer.is_some(),
