@@ -3,14 +3,14 @@
 //! Not here: devices that fail at random or lose power (`copal_device::fault`).
 
 use copal_device::{
-    AlignedBuf, Completion, CompletionDriver, Device, DeviceCounters, DeviceError, Geometry, Io, IoDone,
-    IoKind, PageCache,
+    AlignedBuf, Completer, Completion, CompletionDriver, Device, DeviceCounters, DeviceError, Geometry, Io,
+    IoClass, IoDone, IoKind, PageCache,
 };
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use std::{sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-/// A device with a gate: while it is shut, each durable write waits until its number is let through. Reads
-/// may be slow.
+/// A device with a gate: while it is shut, each durable write waits until its number is let through. Batches of
+/// background writes may be held, and reads may be slow.
 ///
 /// The gate is open at first. [`GatedDevice::open_at_end`] opens it at the end of the test, also after a
 /// panic: the scope of a test joins threads that wait for a write.
@@ -18,7 +18,10 @@ pub struct GatedDevice {
     below: Arc<dyn Device>,
     gate: Mutex<GateState>,
     moved: Condvar,
+    held: Mutex<VecDeque<HeldBatch>>,
 }
+
+type HeldBatch = (Vec<Io>, Completer<Vec<IoDone>>);
 
 /// State and counters of the gate.
 #[derive(Debug, Default)]
@@ -41,12 +44,16 @@ pub struct GateState {
     pub slow_reads: Option<Duration>,
     /// Number of running slow reads.
     pub reading: usize,
+    /// Batches of background writes are held.
+    pub holds_background: bool,
+    /// Number of held batches.
+    pub background: usize,
 }
 
 impl GatedDevice {
     /// A device with a gate in front of `below`.
     pub fn new(below: Arc<dyn Device>) -> Arc<GatedDevice> {
-        Arc::new(GatedDevice { below, gate: Mutex::default(), moved: Condvar::new() })
+        Arc::new(GatedDevice { below, gate: Mutex::default(), moved: Condvar::new(), held: Mutex::default() })
     }
 
     /// The device behind the gate.
@@ -78,6 +85,23 @@ impl GatedDevice {
         }
     }
 
+    /// Holds batches of background writes from now on, or no longer; those that are held stay.
+    pub fn hold_background(&self, hold: bool) {
+        self.change(|gate| gate.holds_background = hold);
+    }
+
+    /// Passes on the first `most` held batches, and completes them; returns how many there were.
+    pub fn release_background(&self, most: usize) -> usize {
+        for count in 0..most {
+            let Some((ios, completer)) = self.held.lock().pop_front() else {
+                return count;
+            };
+            self.change(|gate| gate.background -= 1);
+            completer.complete(self.below.submit(ios).wait());
+        }
+        most
+    }
+
     /// Returns a guard that opens the gate when it is dropped.
     pub fn open_at_end(&self) -> GateOpener<'_> {
         GateOpener(self)
@@ -103,6 +127,14 @@ impl Device for GatedDevice {
         self.below.geometry()
     }
     fn submit(&self, ios: Vec<Io>) -> Completion<Vec<IoDone>> {
+        let is_background =
+            |io: &Io| io.class == IoClass::Background && matches!(io.kind, IoKind::Write { .. });
+        if self.gate.lock().holds_background && ios.iter().all(is_background) {
+            let (completer, completion) = Completion::pair(self.below.driver());
+            self.held.lock().push_back((ios, completer));
+            self.change(|gate| gate.background += 1);
+            return completion;
+        }
         let is_read = ios.iter().any(|io| matches!(io.kind, IoKind::Read(_)));
         let completion = if is_read { self.read(|| self.below.submit(ios)) } else { self.below.submit(ios) };
         self.change(|gate| gate.handed_in += 1);
@@ -174,6 +206,10 @@ pub struct GateOpener<'a>(&'a GatedDevice);
 
 impl Drop for GateOpener<'_> {
     fn drop(&mut self) {
-        self.0.change(|gate| gate.shut = false);
+        self.0.change(|gate| {
+            gate.shut = false;
+            gate.holds_background = false;
+        });
+        self.0.release_background(usize::MAX);
     }
 }

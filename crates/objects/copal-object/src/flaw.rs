@@ -30,6 +30,8 @@ pub(crate) enum StoreFlaw {
     CheckpointInPlace,
     /// OBJ-8: checkpoint and superblock are made durable by one flush.
     CheckpointOneEpoch,
+    /// OBJ-35: a checkpoint is encoded from the tables as they are while it is written.
+    CheckpointOfLiveTables,
     /// OBJ-9: a checkpoint that stands in for the mount record keeps the chain.
     KeepChain,
     /// OBJ-10: epochs continue above those of kept records only.

@@ -2,7 +2,8 @@
 //! reused.
 //!
 //! Steps, driven by the engine:
-//! - Snapshot right after a record was written, when tables and journal agree, and write its chain.
+//! - Right after a record was written, when tables and journal agree, take their chunks as they are. Encode and
+//!   write the chain page by page, while commits go on.
 //! - Flush, write the superblock, flush.
 //! - Only then free the journal before the checkpoint and the old chain.
 //!
@@ -17,13 +18,17 @@
 //!   until the superblock is durable, since it would follow commits that no record holds. The checkpoint also
 //!   takes the record's number: a replay from an older superblock then finds a record missing that later ones
 //!   call durable.
+//! - The tables in it are those of its position: commits while it is written do not change it (OBJ-35).
 //!
 //! Not here: encoding of the tables (`snapshot`), reading them back (`recovery`).
 
+pub(crate) mod chain;
+
 use crate::{
+    checkpoint::chain::{ChainEncoder, page_capacity},
     flaw::StoreFlaw,
     format::{
-        checkpoint::{CHAIN_PAGE_MAX, ChainLink, HEAD_LEN, encode_page},
+        checkpoint::HEAD_LEN,
         ops::DurableFrames,
         run::PageRun,
         superblock::{COPIES, SUPERBLOCK_LEN, Superblock},
@@ -35,13 +40,16 @@ use crate::{
         queue::IoPurpose,
         stream::StreamTail,
     },
-    tables::snapshot,
+    tables::snapshot::{self, CheckpointParts},
 };
 use copal_device::{AlignedBuf, Io, IoClass, IoKind};
 use std::ops::Range;
 
 /// Journal length beyond which a checkpoint is due; it bounds the reads and the memory of recovery.
 const REPLAY_BYTES_MAX: u64 = 64 << 20;
+
+/// Chain pages that are written at a time. A commit beside a checkpoint waits for no more of them.
+pub(crate) const CHAIN_PAGES_IN_FLIGHT: u32 = 4;
 
 /// Placement class of checkpoints.
 pub(crate) const CHECKPOINT_CLASS: usize = 4;
@@ -79,18 +87,16 @@ fn start_checkpoint(store: &StoreCore, state: &mut StoreState) {
         epoch: state.commit.open_epoch(),
     };
     let (chain_seed, mount) = (chain.previous, chain.mount);
+    let zones = state.space.placement().written_zones();
+    let hollow = hollow_ranges_to_list(store, state);
+    let body_len = snapshot::encoded_len(&state.tables, zones.len() as u64, hollow.len() as u64);
+    let Some(places) = chain_space(store, state, body_len as usize) else {
+        return;
+    };
     for (id, durable) in frames_to_name(store, state) {
         state.tables.name_frames(id, durable);
     }
-    let body = snapshot::encode(
-        &state.tables,
-        &position,
-        &state.space.placement().written_zones(),
-        &hollow_ranges_to_list(store, state),
-    );
-    let Some(places) = chain_space(store, state, body.len()) else {
-        return;
-    };
+    let parts = CheckpointParts::of(&state.tables, &position, &zones, &hollow);
     // A recovery that begins here knows the places and promises of all streams. One from an older checkpoint
     // expects longer frames, which is safe.
     state.tables.names_frames = true;
@@ -100,21 +106,17 @@ fn start_checkpoint(store: &StoreCore, state: &mut StoreState) {
         state.space.quarantine(position.epoch, freed);
         group
     });
-    let (head, ios) = chain_writes(store, position.lsn, &body, &places);
+    let encoder = ChainEncoder::new(position.lsn, parts, places, store.shape.page_bytes);
     let live = state.checkpoint.superblock();
     let superblock = Superblock {
         generation: live.generation + 1,
         size_bytes: state.tables.pages * store.shape.page_bytes as u64,
-        checkpoint_at: head.at,
-        checkpoint_bytes: head.bytes.into(),
         checkpoint_lsn: position.lsn,
-        checkpoint_hash: head.hash,
-        checkpoint_copy_at: head.copy_at,
         chain_seed,
         mount,
         ..live.clone()
     };
-    state.checkpoint.begin(NewCheckpoint {
+    let pending = NewCheckpoint {
         superblock,
         runs,
         tail: position.journal_head,
@@ -122,9 +124,20 @@ fn start_checkpoint(store: &StoreCore, state: &mut StoreState) {
         epoch: position.epoch,
         last_group: state.commit.open_group() - 1,
         absorbed,
-    });
+    };
+    state.checkpoint.begin(pending, encoder);
     state.update_checkpoint_reserve();
-    state.queue.submit(IoPurpose::Checkpoint, ios);
+}
+
+/// Encodes the next chain page and submits its writes, one for each copy. The caller does not hold the mutex.
+pub(crate) fn encode_chain_page(store: &StoreCore, mut encoder: Box<ChainEncoder>) -> Vec<Io> {
+    let page = encoder.encode_page();
+    store.state.lock().checkpoint.return_encoder(encoder);
+    let copies = page.into_iter().flat_map(|(place, buf)| {
+        let copy = place.copy.map(|copy| (copy, AlignedBuf::padded(&buf, 1)));
+        copy.into_iter().chain([(place.run, buf)])
+    });
+    copies.flat_map(|(run, buf)| store.write_ios(run, vec![buf], IoClass::Background)).collect()
 }
 
 /// Space for the chain of a body: two runs per chain page. Shorter runs if free space is fragmented, one run
@@ -134,7 +147,8 @@ fn chain_space(store: &StoreCore, state: &mut StoreState, body_len: usize) -> Op
     if store.shape.broken.by(StoreFlaw::CheckpointInPlace) {
         let live = state.checkpoint.runs().iter();
         let places: Vec<ChainPlace> = live.map(|&run| ChainPlace { run, copy: None }).collect();
-        if capacity(&places, page_bytes) >= body_len {
+        let capacity = places.iter().map(|place| page_capacity(place.run.pages, page_bytes));
+        if capacity.sum::<usize>() >= body_len {
             return Some(places);
         }
     }
@@ -143,9 +157,9 @@ fn chain_space(store: &StoreCore, state: &mut StoreState, body_len: usize) -> Op
     space.placement_mut().start_new_file(CHECKPOINT_HOME.owner);
     space.placement_mut().start_new_file(COPY_HOME.owner);
     let mut places: Vec<ChainPlace> = Vec::new();
-    while places.is_empty() || capacity(&places, page_bytes) < body_len {
-        let left = body_len - capacity(&places, page_bytes);
-        let wanted = (HEAD_LEN + left).min(CHAIN_PAGE_MAX).div_ceil(page_bytes) as u32;
+    let mut left = body_len;
+    while places.is_empty() || left > 0 {
+        let wanted = (HEAD_LEN + left).min(store.shape.chain_page_bytes).div_ceil(page_bytes) as u32;
         let mut sizes = std::iter::successors(Some(wanted), |size| (*size > 1).then_some(size / 2));
         let found = sizes.find_map(|size| space.allocate_run(size, CHECKPOINT_HOME, false));
         let Some(run) = found else {
@@ -154,6 +168,7 @@ fn chain_space(store: &StoreCore, state: &mut StoreState, body_len: usize) -> Op
             runs.for_each(|run| space.release(run));
             return None;
         };
+        left = left.saturating_sub(page_capacity(run.pages, page_bytes));
         places.push(ChainPlace { run, copy: None });
     }
     // If there is no space for a second copy, the page is stored once. The second copies are allocated after
@@ -176,6 +191,13 @@ pub(crate) fn step_checkpoint(store: &StoreCore, state: &mut StoreState) -> bool
         start_checkpoint(store, state);
         return !state.checkpoint.is_idle();
     }
+    if let Some(mut encoder) = state.checkpoint.take_encoder(store.shape.chain_pages_in_flight) {
+        if store.shape.broken.by(StoreFlaw::CheckpointOfLiveTables) {
+            encoder.follow(&state.tables);
+        }
+        state.queue.encode(encoder);
+        return true;
+    }
     let flushed = state.commit.flushed_epoch();
     let one_epoch = store.shape.broken.by(StoreFlaw::CheckpointOneEpoch);
     match state.checkpoint.step() {
@@ -195,7 +217,7 @@ pub(crate) fn step_checkpoint(store: &StoreCore, state: &mut StoreState) -> bool
             state.commit.want_epoch(*epoch);
             false
         }
-        CheckpointStep::Idle | CheckpointStep::Writing(_) | CheckpointStep::Switching(_) => false,
+        CheckpointStep::Idle | CheckpointStep::Writing(..) | CheckpointStep::Switching(_) => false,
     }
 }
 
@@ -222,9 +244,9 @@ fn finish_checkpoint(store: &StoreCore, state: &mut StoreState) {
     state.update_checkpoint_reserve();
 }
 
-/// The chain is written: it belongs to the epoch that is open now.
-pub(crate) fn checkpoint_written(state: &mut StoreState) {
-    if let Some(epoch) = state.checkpoint.chain_written(state.commit.open_epoch()) {
+/// A chain page is written. After the last one, the chain belongs to the epoch that is open now.
+pub(crate) fn chain_page_written(state: &mut StoreState) {
+    if let Some(epoch) = state.checkpoint.chain_page_written(state.commit.open_epoch()) {
         state.commit.want_epoch(epoch);
     }
 }
@@ -257,61 +279,6 @@ fn hollow_ranges_to_list(store: &StoreCore, state: &StoreState) -> Vec<Range<u64
         return Vec::new();
     }
     state.space.placement().hollow_ranges()
-}
-
-/// Bytes of a body that fit into the chain pages.
-pub(crate) fn capacity(places: &[ChainPlace], page_bytes: usize) -> usize {
-    places.iter().map(|place| place.run.pages as usize * page_bytes - HEAD_LEN).sum()
-}
-
-/// Encodes a body as a chain in `places`; returns the link to its first page and the writes, last page first.
-pub(crate) fn chain_writes(
-    inner: &StoreCore,
-    lsn: u64,
-    body: &[u8],
-    places: &[ChainPlace],
-) -> (ChainLink, Vec<Io>) {
-    let page_bytes = inner.shape.page_bytes;
-    let (head, pages) = encode_chain(lsn, body, places, page_bytes);
-    let ios = pages
-        .into_iter()
-        .flat_map(|(run, buf)| inner.write_ios(run, vec![buf], IoClass::Background))
-        .collect();
-    (head, ios)
-}
-
-/// The chain pages of a body, each with the places of its copies.
-pub(crate) fn encode_chain(
-    lsn: u64,
-    body: &[u8],
-    places: &[ChainPlace],
-    page_bytes: usize,
-) -> (ChainLink, Vec<(PageRun, AlignedBuf)>) {
-    debug_assert!(capacity(places, page_bytes) >= body.len());
-    let mut rest = body;
-    let mut parts = Vec::with_capacity(places.len());
-    for place in places {
-        let part = rest.split_at((place.run.pages as usize * page_bytes - HEAD_LEN).min(rest.len()));
-        parts.push(part.0);
-        rest = part.1;
-    }
-    let mut next = ChainLink::default();
-    let mut pages = Vec::with_capacity(2 * places.len());
-    for (index, (part, place)) in parts.iter().zip(places).enumerate().rev() {
-        let mut buf = AlignedBuf::zeroed(place.run.pages as usize * page_bytes);
-        let hash = encode_page(lsn, index as u32, &next, part, &mut buf);
-        next = ChainLink {
-            at: place.run.at,
-            copy_at: place.copy.map_or(0, |copy| copy.at),
-            bytes: buf.len() as u32,
-            hash,
-        };
-        if let Some(copy) = place.copy {
-            pages.push((copy, AlignedBuf::padded(&buf, 1)));
-        }
-        pages.push((place.run, buf));
-    }
-    (next, pages)
 }
 
 /// Writes of a superblock to the two copies of its generation.

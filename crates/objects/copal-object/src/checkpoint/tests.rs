@@ -1,7 +1,8 @@
 //! Recovery from the previous superblock reports commits that only the newest checkpoint held.
 
 use crate::{
-    Ack, CreateOptions, MkfsOptions, ObjectId, OpenOptions, Store, StoreError, StoreOpenError, Txn,
+    Ack, CreateOptions, MkfsOptions, ObjectId, Op, OpenOptions, Store, StoreError, StoreOpenError, Txn,
+    flaw::{BrokenRule, StoreFlaw},
     format::superblock::{COPIES, Superblock},
     open::OpenOverrides,
 };
@@ -104,4 +105,50 @@ fn commits_behind_a_lost_checkpoint_of_a_mount_are_missed() {
     drop(store);
     let (store, _) = Store::open(device.reopen(), &OpenOptions::default()).unwrap();
     assert!(store.stat(ObjectId(1)).is_some());
+}
+
+/// Whether object 1 is sealed after a crash, although the commit that seals it is lost. That commit comes between
+/// two chain pages of a checkpoint that replaces the record before it.
+fn is_sealed_by_a_lost_commit(broken: BrokenRule) -> bool {
+    let device = device();
+    let tuning = OpenOverrides { short_chain_pages: true, broken, ..OpenOverrides::default() };
+    let (store, _) = Store::open_tuned(device.clone(), &OpenOptions::default(), tuning).unwrap();
+    let creates = (1..=200).map(|id| Op::Create { id: ObjectId(id), opts: CreateOptions::default() });
+    store.commit(Txn::new().ops(creates), Ack::Durable).wait().unwrap();
+    // The journal goes round once.
+    for id in 201..=300 {
+        create(&store, id).unwrap();
+    }
+    store.checkpoint().unwrap();
+    create(&store, 301).unwrap();
+    // As if the journal were full.
+    let finished = {
+        let mut state = store.inner.state.lock();
+        let journal = state.space.placement_mut().journal_mut();
+        let tail = journal.head() - JOURNAL_PAGES;
+        journal.reuse(tail);
+        state.checkpoint.finished()
+    };
+    let replaced = Txn::new().create(ObjectId(302), CreateOptions::default());
+    store.commit(replaced, Ack::Ordered).wait().unwrap();
+    assert!(store.inner.state.lock().checkpoint.absorbed().is_some(), "a checkpoint replaces the record");
+    store.commit(Txn::new().seal(ObjectId(1)), Ack::Ordered).wait().unwrap();
+    let mut events = 0;
+    while store.inner.state.lock().checkpoint.finished() == finished {
+        assert!(device.drive());
+        events += 1;
+    }
+    assert!(events > 6, "three chain pages in two copies each, and two superblocks: {events} events");
+    let (store, report) =
+        Store::open(FaultDevice::from_image(device.image(), 2), &OpenOptions::default()).unwrap();
+    assert_eq!((report.tail_lost, store.list(ObjectId(0), usize::MAX).len()), (None, 302));
+    store.stat(ObjectId(1)).unwrap().sealed
+}
+
+/// OBJ-35: a commit between two chain pages of a checkpoint is not in it.
+#[test]
+fn a_commit_between_two_chain_pages_is_not_in_the_checkpoint() {
+    assert!(!is_sealed_by_a_lost_commit(BrokenRule::default()));
+    let broken = BrokenRule { flaw: Some(StoreFlaw::CheckpointOfLiveTables) };
+    assert!(is_sealed_by_a_lost_commit(broken), "the broken variant is caught");
 }

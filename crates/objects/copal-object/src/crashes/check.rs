@@ -1,6 +1,9 @@
 //! Comparison of a recovered store with the model.
 
-use super::model::{ModelEntry, PromisedCommit, StoreModel};
+use super::{
+    model::{ModelEntry, PromisedCommit, StoreModel},
+    stores::{BALLAST, FILLER},
+};
 use crate::{FramePos, ObjectId, Store};
 use copal_device::IoClass;
 use std::collections::BTreeMap;
@@ -54,7 +57,7 @@ pub(super) fn check(
         .list(ObjectId(0), usize::MAX)
         .iter()
         .map(|stat| stat.id.0)
-        .filter(|&id| id != super::stores::FILLER)
+        .filter(|id| *id != FILLER && !BALLAST.contains(id))
         .collect();
     if !ids.iter().eq(snapshot.keys()) {
         return Err(format!("OBJ-22: objects {ids:?} instead of {:?} at {}", snapshot.keys(), outcome.lsn));

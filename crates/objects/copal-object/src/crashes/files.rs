@@ -79,6 +79,7 @@ fn run(seed: u64, ignored: IgnoredSync) -> Result<usize, String> {
     let tuning = OpenOverrides {
         entropy: EntropySource::Seed(Random::new(seed + 7)),
         stream_extent_pages: Some(3),
+        short_chain_pages: true,
         ..OpenOverrides::default()
     };
     let store = open(&sim, tuning).map_err(|error| format!("first open: {error}"))?;

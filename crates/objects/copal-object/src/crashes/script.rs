@@ -3,7 +3,10 @@
 use super::{
     check::{check, outcome},
     model::{AckPromise, PromisedCommit, StoreModel},
-    stores::{SimWorld, empty_store, fault_device, nearly_full_store, open, store_in_segments, tuning},
+    stores::{
+        SimWorld, empty_store, fault_device, nearly_full_store, open, store_in_segments,
+        store_with_long_tables, tuning,
+    },
     streams,
 };
 use crate::{Ack, BackendKind, FramePos, Lsn, Store, StoreError, flaw::BrokenRule, open::OpenOverrides};
@@ -56,6 +59,7 @@ pub(super) fn run(plan: &HistoryPlan) -> Result<usize, String> {
     let image = match plan.backend {
         BackendKind::Log => store_in_segments(),
         _ if full => nearly_full_store(),
+        _ if plan.seed % 3 == 1 => store_with_long_tables(),
         _ => empty_store(),
     };
     let device = fault_device(image, random.below(1 << 40));

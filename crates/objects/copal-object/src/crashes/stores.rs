@@ -10,7 +10,7 @@ use copal_device::{
     fault::{CompletionOrder, FaultDevice, FaultOptions},
 };
 use copal_testkit::Random;
-use std::{sync::Arc, sync::OnceLock};
+use std::{ops::Range, sync::Arc, sync::OnceLock};
 
 pub(super) const PAGE: usize = 4096;
 const SIZE: u64 = 64 << 20;
@@ -87,6 +87,26 @@ pub(super) fn nearly_full_store() -> Image {
     FULL.get_or_init(make).clone()
 }
 
+/// Empty objects that make a checkpoint three chain pages long, so that commits come between them.
+pub(super) const BALLAST: Range<u64> = FILLER + 1..FILLER + 201;
+
+pub(super) fn store_with_long_tables() -> Image {
+    static LONG: OnceLock<Image> = OnceLock::new();
+    let make = || {
+        let options =
+            FaultOptions { order: CompletionOrder::Immediate, record: false, ..FaultOptions::default() };
+        let device = FaultDevice::with_options(empty_store(), options);
+        let store = open(device.clone(), tuning(BrokenRule::default(), false, false, 5)).unwrap();
+        for id in BALLAST {
+            let txn = Txn::new().create(ObjectId(id), CreateOptions::default());
+            store.commit(txn, Ack::Ordered).wait().unwrap();
+        }
+        store.close().unwrap();
+        device.image()
+    };
+    LONG.get_or_init(make).clone()
+}
+
 /// Storage below the store.
 #[derive(Clone)]
 pub(super) enum SimWorld {
@@ -129,6 +149,7 @@ pub(super) fn tuning(broken: BrokenRule, eager: bool, mount_by_checkpoint: bool,
         eager,
         stream_extent_pages: Some(3),
         mount_by_checkpoint,
+        short_chain_pages: true,
         lowest_first: true,
         gives_lowest: seed.is_multiple_of(2),
     }

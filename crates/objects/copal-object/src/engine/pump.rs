@@ -3,7 +3,7 @@
 //! Design: docs/design/object.md#driving
 
 use crate::{
-    checkpoint::{checkpoint_written, superblock_written},
+    checkpoint::{chain_page_written, encode_chain_page, superblock_written},
     engine::steps::advance,
     state::{StoreCore, StoreState, queue::IoPurpose},
 };
@@ -26,20 +26,30 @@ pub(crate) fn pump(store: &Arc<StoreCore>) {
         return;
     }
     PUMPING.set(this);
+    // The thread of one commit does not encode a whole checkpoint: its pages wait for the completions of those
+    // before, or for the next caller.
+    let mut chain_pages = store.shape.chain_pages_in_flight;
     loop {
-        let (batches, answers) = {
+        let (batches, answers, encoder) = {
             let mut state = store.state.lock();
             advance(store, &mut state);
-            state.queue.take()
+            let encodes = chain_pages > 0 || state.checkpoint.absorbed().is_some();
+            let encoder = if encodes { state.queue.take_encoder() } else { None };
+            let (batches, answers) = state.queue.take();
+            (batches, answers, encoder)
         };
         store.changed.notify_all();
-        if batches.is_empty() && answers.is_empty() {
+        if batches.is_empty() && answers.is_empty() && encoder.is_none() {
             break;
         }
         for (purpose, ios) in batches {
             submit(store, purpose, ios);
         }
         answers.into_iter().for_each(|deliver| deliver());
+        if let Some(encoder) = encoder {
+            chain_pages = chain_pages.saturating_sub(1);
+            submit(store, IoPurpose::ChainPage, encode_chain_page(store, encoder));
+        }
     }
     PUMPING.set(before);
 }
@@ -118,11 +128,11 @@ fn completed(store: &StoreCore, purpose: IoPurpose, result: Result<(), DeviceErr
             state.space.placement_mut().flushed(flushed);
             state.streams.flushed(flushed);
         }
-        IoPurpose::Checkpoint if is_sound => checkpoint_written(&mut state),
+        IoPurpose::ChainPage if is_sound => chain_page_written(&mut state),
         IoPurpose::Superblock if is_sound => superblock_written(store, &mut state),
         IoPurpose::Discard { .. }
         | IoPurpose::Flush { .. }
-        | IoPurpose::Checkpoint
+        | IoPurpose::ChainPage
         | IoPurpose::Superblock => {}
     }
 }

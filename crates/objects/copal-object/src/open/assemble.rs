@@ -4,8 +4,9 @@ use super::{JournalStart, OpenOverrides, StoreBackend, backend::EmptySpace};
 use crate::{
     OpenOptions, StoreOpenError,
     backend::log::{CommitHead, LogPlacement, SegmentTable},
+    checkpoint::CHAIN_PAGES_IN_FLIGHT,
     flaw::StoreFlaw,
-    format::ops::DurableFrames,
+    format::{checkpoint::CHAIN_PAGE_MAX, ops::DurableFrames},
     recovery::{self, RecoveredStore},
     space::{
         SpaceState, journal_place::JournalRing, placement::Placement, stream_extent_least,
@@ -22,11 +23,14 @@ use crate::{
         stream::{StreamState, StreamTail},
     },
     stream::walk::StreamEnd,
-    tables::shared::SharedRuns,
+    tables::{chunks::EntryChunks, shared::SharedRuns},
 };
 use copal_device::{Device, Geometry};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
+
+/// Entries of a chunk, in tests that want many of them.
+const SHORT_CHUNK_ENTRIES: usize = 4;
 
 /// Builds the store on `backend` in the state `recovered`; writes nothing.
 pub(super) fn assemble(
@@ -48,6 +52,10 @@ pub(super) fn assemble(
     let only_saves = options.salvage && options.read_only;
     let (space, shared) = space(&recovered, empty, only_saves)?;
     recovered.tables.shared = shared;
+    if tuning.short_chain_pages {
+        let entries = std::mem::replace(&mut recovered.tables.entries, EntryChunks::new(0));
+        recovered.tables.entries = entries.with_most(SHORT_CHUNK_ENTRIES);
+    }
     let gap_bytes = options.gap_bytes.unwrap_or_else(|| gap_bytes(device.as_ref()));
     let shape = shape(&recovered, options, &tuning, device.geometry(), gap_bytes);
     let mut state = state(recovered, space, tuning);
@@ -125,6 +133,8 @@ fn shape(
         eager: tuning.eager,
         mount_by_checkpoint: tuning.mount_by_checkpoint,
         gives_lowest: tuning.gives_lowest,
+        chain_page_bytes: if tuning.short_chain_pages { page_bytes } else { CHAIN_PAGE_MAX },
+        chain_pages_in_flight: if tuning.short_chain_pages { 1 } else { CHAIN_PAGES_IN_FLIGHT },
     }
 }
 

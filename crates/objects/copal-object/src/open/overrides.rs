@@ -11,6 +11,9 @@ pub(crate) struct OpenOverrides {
     pub(crate) stream_extent_pages: Option<u64>,
     /// Mount as if the journal had no room for the mount record.
     pub(crate) mount_by_checkpoint: bool,
+    /// Tables in chunks of a few entries, chain pages of one page, and one of them in flight: commits come
+    /// between the pages of a checkpoint.
+    pub(crate) short_chain_pages: bool,
     /// Always allocate the lowest free pages, so that freed ones are reused soon.
     pub(crate) lowest_first: bool,
     /// Shrinking frees the lowest pages and keeps none in addition, so that holes are used again soon.
@@ -25,6 +28,7 @@ impl Default for OpenOverrides {
             eager: false,
             stream_extent_pages: None,
             mount_by_checkpoint: false,
+            short_chain_pages: false,
             lowest_first: false,
             gives_lowest: false,
         }

@@ -5,7 +5,10 @@ use crate::{
     MkfsOptions, OpenOptions, RecoveryReport, Store, StoreOpenError,
     backend::hostfs::{FileSpace, HostFiles},
     backend::{cow::CowPlacement, hostfs::FilePlacement},
-    checkpoint::{encode_chain, superblock_ios},
+    checkpoint::{
+        chain::{ChainEncoder, encode_chain},
+        superblock_ios,
+    },
     format::{
         ops::RecordOp,
         record::{self, RecordHeader},
@@ -17,7 +20,7 @@ use crate::{
     state::checkpoint::ChainPlace,
     tables::{
         ObjectTables,
-        snapshot::{self, CheckpointPosition},
+        snapshot::{CheckpointParts, CheckpointPosition},
     },
 };
 use copal_device::{AlignedBuf, Device, Io, IoClass, IoKind, MemoryDevice};
@@ -47,9 +50,9 @@ fn with_checkpoint(device: &dyn Device, superblock: &mut Superblock, page_bytes:
     let position =
         CheckpointPosition { uuid: superblock.uuid, lsn: 0, next_seq: 1, journal_head: 0, epoch: 1 };
     let tables = ObjectTables::new(page_bytes as usize, pages);
-    let body = snapshot::encode(&tables, &position, &[], &[]);
-    let place = [ChainPlace { run: PageRun::new(900, 1), copy: None }];
-    let (head, chain) = encode_chain(0, &body, &place, page_bytes as usize);
+    let parts = CheckpointParts::of(&tables, &position, &[], &[]);
+    let place = vec![ChainPlace { run: PageRun::new(900, 1), copy: None }];
+    let (head, chain) = encode_chain(ChainEncoder::new(0, parts, place, page_bytes as usize));
     for (run, buf) in chain {
         write_at(device, run.at * u64::from(page_bytes), buf);
     }

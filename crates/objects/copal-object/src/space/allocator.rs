@@ -4,7 +4,7 @@
 //! once.
 //! Invariants
 //! - A page is free or owned, never both: taking an owned page or freeing a free one panics (a bug of Copal).
-//! - A search reads the bits of a few chunks, whatever the fragmentation: the index of free runs names them.
+//! - A search reads the bits of a few chunks, for any fragmentation: the index of free runs names them.
 //! - A hollow page is neither free nor owned: it counts as taken until the file system has space for it
 //!   again.
 //!

@@ -2,10 +2,13 @@
 //!
 //! Not here: writing it (`checkpoint`).
 
-use crate::format::{
-    checkpoint::HEAD_LEN,
-    run::{PageRun, pages_of},
-    superblock::Superblock,
+use crate::{
+    checkpoint::chain::ChainEncoder,
+    format::{
+        checkpoint::HEAD_LEN,
+        run::{PageRun, pages_of},
+        superblock::Superblock,
+    },
 };
 
 /// Places of one chain page.
@@ -27,8 +30,8 @@ impl ChainPlace {
 pub(crate) enum CheckpointStep {
     #[default]
     Idle,
-    /// Chain pages are in flight.
-    Writing(NewCheckpoint),
+    /// Chain pages are encoded and written.
+    Writing(NewCheckpoint, ChainProgress),
     /// The chain waits for a flush.
     Flushing(NewCheckpoint, u64),
     /// The superblock is in flight.
@@ -37,9 +40,27 @@ pub(crate) enum CheckpointStep {
     Finishing(NewCheckpoint, u64),
 }
 
+/// Progress of a chain.
+#[derive(Debug)]
+pub(crate) struct ChainProgress {
+    /// Chain pages in flight.
+    in_flight: u32,
+    rest: ChainRest,
+}
+
+/// Chain pages that are not submitted yet.
+#[derive(Debug)]
+enum ChainRest {
+    Waiting(Box<ChainEncoder>),
+    /// One is being encoded.
+    Encoding,
+    None,
+}
+
 /// A checkpoint being written; it counts once its superblock is durable.
 #[derive(Debug)]
 pub(crate) struct NewCheckpoint {
+    /// It names the chain once the chain is encoded.
     pub(crate) superblock: Superblock,
     pub(crate) runs: Vec<PageRun>,
     /// The journal starts here, with the record of this number.
@@ -105,15 +126,54 @@ impl CheckpointState {
     }
 
     /// Begins a new checkpoint; its chain pages are written next.
-    pub(crate) fn begin(&mut self, pending: NewCheckpoint) {
+    pub(crate) fn begin(&mut self, pending: NewCheckpoint, encoder: ChainEncoder) {
         self.forced = false;
-        self.step = CheckpointStep::Writing(pending);
+        let rest = ChainRest::Waiting(Box::new(encoder));
+        self.step = CheckpointStep::Writing(pending, ChainProgress { in_flight: 0, rest });
     }
 
-    /// The chain is written while epoch `open` is open; returns the epoch to flush.
-    pub(crate) fn chain_written(&mut self, open: u64) -> Option<u64> {
+    /// Takes the encoder of the next chain page, unless `most` pages are in flight.
+    pub(crate) fn take_encoder(&mut self, most: u32) -> Option<Box<ChainEncoder>> {
+        let CheckpointStep::Writing(_, progress) = &mut self.step else {
+            return None;
+        };
+        if progress.in_flight >= most || !matches!(progress.rest, ChainRest::Waiting(_)) {
+            return None;
+        }
+        match std::mem::replace(&mut progress.rest, ChainRest::Encoding) {
+            ChainRest::Waiting(encoder) => Some(encoder),
+            ChainRest::Encoding | ChainRest::None => None,
+        }
+    }
+
+    /// A chain page is encoded and about to be submitted.
+    pub(crate) fn return_encoder(&mut self, encoder: Box<ChainEncoder>) {
+        let CheckpointStep::Writing(pending, progress) = &mut self.step else {
+            return;
+        };
+        progress.in_flight += 1;
+        if !encoder.is_finished() {
+            progress.rest = ChainRest::Waiting(encoder);
+            return;
+        }
+        let head = encoder.link();
+        pending.superblock.checkpoint_at = head.at;
+        pending.superblock.checkpoint_bytes = head.bytes.into();
+        pending.superblock.checkpoint_hash = head.hash;
+        pending.superblock.checkpoint_copy_at = head.copy_at;
+        progress.rest = ChainRest::None;
+    }
+
+    /// A chain page is written while epoch `open` is open. If it was the last one, returns the epoch to flush.
+    pub(crate) fn chain_page_written(&mut self, open: u64) -> Option<u64> {
+        if let CheckpointStep::Writing(_, progress) = &mut self.step {
+            progress.in_flight -= 1;
+            if progress.in_flight > 0 || !matches!(progress.rest, ChainRest::None) {
+                return None;
+            }
+        }
         match std::mem::take(&mut self.step) {
-            CheckpointStep::Writing(pending) => {
+            CheckpointStep::Writing(pending, _) => {
                 let epoch = open.max(pending.epoch);
                 self.step = CheckpointStep::Flushing(pending, epoch);
                 Some(epoch)
@@ -175,7 +235,7 @@ impl CheckpointState {
     pub(crate) fn pending(&self) -> Option<&NewCheckpoint> {
         match &self.step {
             CheckpointStep::Idle => None,
-            CheckpointStep::Writing(pending)
+            CheckpointStep::Writing(pending, _)
             | CheckpointStep::Flushing(pending, _)
             | CheckpointStep::Switching(pending)
             | CheckpointStep::Finishing(pending, _) => Some(pending),

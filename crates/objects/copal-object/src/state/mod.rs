@@ -52,6 +52,10 @@ pub(crate) struct StoreShape {
     pub(crate) eager: bool,
     /// Mount as if the journal had no room for the mount record. For tests.
     pub(crate) mount_by_checkpoint: bool,
+    /// Most bytes of a chain page of a checkpoint.
+    pub(crate) chain_page_bytes: usize,
+    /// Chain pages that are written at a time, and that one caller encodes.
+    pub(crate) chain_pages_in_flight: u32,
     /// Shrinking keeps only the reserve, at the end of the store. For tests.
     pub(crate) gives_lowest: bool,
 }

@@ -1,6 +1,6 @@
 //! Work queue: commands and answers that are processed with the mutex released.
 
-use crate::format::run::PageRun;
+use crate::{checkpoint::chain::ChainEncoder, format::run::PageRun};
 use copal_device::{Completer, Io};
 
 /// Purpose of an I/O.
@@ -33,7 +33,7 @@ pub(crate) enum IoPurpose {
     Flush {
         epoch: u64,
     },
-    Checkpoint,
+    ChainPage,
     Superblock,
     /// A hint; no caller waits for it.
     Discard {
@@ -52,6 +52,8 @@ pub(crate) type CallerAnswer = Box<dyn FnOnce() + Send>;
 pub(crate) struct WorkQueue {
     batches: Vec<IoBatch>,
     answers: Vec<CallerAnswer>,
+    /// A chain page to encode.
+    encoder: Option<Box<ChainEncoder>>,
 }
 
 impl WorkQueue {
@@ -64,6 +66,16 @@ impl WorkQueue {
         self.answers.push(Box::new(move || completer.complete(value)));
     }
 
+    /// Queues the encoding of the next chain page.
+    pub(crate) fn encode(&mut self, encoder: Box<ChainEncoder>) {
+        self.encoder = Some(encoder);
+    }
+
+    /// Takes the encoder of the next chain page.
+    pub(crate) fn take_encoder(&mut self) -> Option<Box<ChainEncoder>> {
+        self.encoder.take()
+    }
+
     /// Takes all commands and answers.
     pub(crate) fn take(&mut self) -> (Vec<IoBatch>, Vec<CallerAnswer>) {
         (std::mem::take(&mut self.batches), std::mem::take(&mut self.answers))
@@ -72,13 +84,14 @@ impl WorkQueue {
     /// Drops the commands that were not submitted yet.
     pub(crate) fn drop_ios(&mut self) {
         self.batches.clear();
+        self.encoder = None;
     }
 
     pub(crate) fn has_ios(&self) -> bool {
-        !self.batches.is_empty()
+        !self.batches.is_empty() || self.encoder.is_some()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.batches.is_empty() && self.answers.is_empty()
+        !self.has_ios() && self.answers.is_empty()
     }
 }

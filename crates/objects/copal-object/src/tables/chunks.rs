@@ -190,6 +190,23 @@ impl EntryChunks {
         let skipped = self.chunks.get(at).map_or(0, |(_, chunk)| chunk.ids.partition_point(|&o| o < id));
         self.chunks.iter().skip(at).flat_map(|(_, chunk)| chunk.iter()).skip(skipped)
     }
+
+    /// Number of chunks.
+    pub(crate) fn chunks(&self) -> usize {
+        self.chunks.len()
+    }
+
+    /// Takes the last chunk.
+    pub(crate) fn pop_chunk(&mut self) -> Option<Arc<EntryChunk>> {
+        self.chunks.pop().map(|(_, chunk)| chunk)
+    }
+
+    /// The same entries in chunks of at most `most`.
+    pub(crate) fn with_most(self, most: usize) -> EntryChunks {
+        let mut chunks = EntryChunks::new(most);
+        self.iter().for_each(|(id, entry)| chunks.insert(id, entry.clone()));
+        chunks
+    }
 }
 
 #[cfg(test)]

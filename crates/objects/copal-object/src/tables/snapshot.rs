@@ -1,4 +1,4 @@
-//! Body of a checkpoint: encoding of all tables as one byte string.
+//! Body of a checkpoint: encoding of all tables as one byte string, in parts from its end on.
 //!
 //! Format: docs/formats/object-checkpoint.md v4
 //! Not here: splitting the string into chain pages (`checkpoint`).
@@ -13,6 +13,7 @@ use crate::{
     space::allocator::ZONE_PAGES,
     tables::{
         ObjectEntry, ObjectTables, StreamEntry, StreamPiece, TableEntry,
+        chunks::EntryChunks,
         map::{ExtentMap, OBJECT_PAGES_MAX},
         store_pages_max, unit_pages,
     },
@@ -48,7 +49,7 @@ pub(crate) const ENTRY_BYTES_MAX: u64 = 8 + 1 + TRAITS_LEN + 1 + 8 + 16 + 4;
 const EXTENT_BYTES: u64 = 4 + RUN_LEN;
 const PIECE_BYTES: u64 = RUN_LEN + 8 + 8;
 
-/// Length of the result of [`encode`]; the space of a checkpoint is computed from this alone.
+/// Length of a checkpoint's body; the space of a checkpoint is computed from this alone.
 pub(crate) fn encoded_len(tables: &ObjectTables, zone_runs: u64, hollow_runs: u64) -> u64 {
     FIXED_BYTES + ZONE_RUN_BYTES * zone_runs + HOLLOW_RUN_BYTES * hollow_runs + tables.entry_bytes
 }
@@ -75,39 +76,106 @@ pub(crate) fn published_bytes_max(runs: &[PageRun]) -> u64 {
     ENTRY_BYTES_MAX + EXTENT_BYTES * extents.sum::<u64>()
 }
 
-/// Encodes the tables. `zones`: written zones. `hollow`: hollow pages.
+/// The body of a checkpoint, to be encoded in parts from its end on. It holds the tables as they are when it is
+/// made.
+#[derive(Debug)]
+pub(crate) struct CheckpointParts {
+    page_bytes: usize,
+    len: usize,
+    /// All before the entries.
+    head: Option<Vec<u8>>,
+    entries: EntryChunks,
+    /// All behind the entries.
+    end: Option<Vec<u8>>,
+}
+
+impl CheckpointParts {
+    /// `zones`: written zones. `hollow`: hollow pages.
+    pub(crate) fn of(
+        tables: &ObjectTables,
+        position: &CheckpointPosition,
+        zones: &[(u64, u64)],
+        hollow: &[Range<u64>],
+    ) -> CheckpointParts {
+        let mut head = Vec::new();
+        head.put_u128(position.uuid);
+        for word in [position.lsn, position.next_seq, position.journal_head, position.epoch, tables.pages] {
+            head.put_u64(word);
+        }
+        head.put_u32(zones.len() as u32);
+        for &(first, count) in zones {
+            head.put_u64(first);
+            head.put_u64(count);
+        }
+        head.put_u64(tables.entries.len());
+        let mut end = Vec::new();
+        end.put_u32(hollow.len() as u32);
+        for range in hollow {
+            end.put_u64(range.start);
+            end.put_u64(range.end - range.start);
+        }
+        CheckpointParts {
+            page_bytes: tables.page_bytes,
+            len: encoded_len(tables, zones.len() as u64, hollow.len() as u64) as usize,
+            head: Some(head),
+            entries: tables.entries.clone(),
+            end: Some(end),
+        }
+    }
+
+    /// Bytes of all parts.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Encodes and takes the last part.
+    pub(crate) fn take_last(&mut self) -> Option<Vec<u8>> {
+        if let Some(end) = self.end.take() {
+            return Some(end);
+        }
+        let Some(chunk) = self.entries.pop_chunk() else {
+            return self.head.take();
+        };
+        let mut out = Vec::new();
+        for (id, entry) in chunk.iter() {
+            out.put_u64(id);
+            match entry {
+                TableEntry::Object(object) => put_object(&mut out, object, self.page_bytes),
+                TableEntry::Stream(stream) => put_stream(&mut out, stream),
+            }
+        }
+        Some(out)
+    }
+
+    /// Replaces the entries that are not encoded yet by those of `live`, if they take as many bytes.
+    pub(crate) fn follow(&mut self, live: &ObjectTables) {
+        let mut entries = live.entries.clone();
+        while entries.chunks() > self.entries.chunks() {
+            entries.pop_chunk();
+        }
+        let bytes = |entries: &EntryChunks| -> u64 {
+            entries.iter().map(|(_, entry)| entry_bytes(entry, self.page_bytes)).sum()
+        };
+        if bytes(&entries) == bytes(&self.entries) {
+            self.entries = entries;
+        }
+    }
+}
+
+/// Encodes the whole body.
+#[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn encode(
     tables: &ObjectTables,
     position: &CheckpointPosition,
     zones: &[(u64, u64)],
     hollow: &[Range<u64>],
 ) -> Vec<u8> {
-    let wanted = encoded_len(tables, zones.len() as u64, hollow.len() as u64) as usize;
-    let mut out = Vec::with_capacity(wanted);
-    out.put_u128(position.uuid);
-    for word in [position.lsn, position.next_seq, position.journal_head, position.epoch, tables.pages] {
-        out.put_u64(word);
-    }
-    out.put_u32(zones.len() as u32);
-    for &(first, count) in zones {
-        out.put_u64(first);
-        out.put_u64(count);
-    }
-    out.put_u64(tables.entries.len());
-    for (id, entry) in tables.entries.iter() {
-        out.put_u64(id);
-        match entry {
-            TableEntry::Object(object) => put_object(&mut out, object, tables.page_bytes),
-            TableEntry::Stream(stream) => put_stream(&mut out, stream),
-        }
-    }
-    out.put_u32(hollow.len() as u32);
-    for range in hollow {
-        out.put_u64(range.start);
-        out.put_u64(range.end - range.start);
-    }
-    debug_assert_eq!(out.len(), wanted, "the computed length of a checkpoint is exact");
-    out
+    let mut parts = CheckpointParts::of(tables, position, zones, hollow);
+    let mut encoded: Vec<Vec<u8>> = std::iter::from_fn(|| parts.take_last()).collect();
+    encoded.reverse();
+    let body = encoded.concat();
+    assert_eq!(body.len(), parts.len(), "the computed length of a checkpoint is exact");
+    body
 }
 
 fn put_object(out: &mut Vec<u8>, object: &ObjectEntry, page_bytes: usize) {

@@ -14,6 +14,7 @@ mod flips;
 mod golden;
 mod groups;
 mod hostfs;
+mod long_tables;
 mod model;
 mod opening;
 mod passing;

@@ -7,10 +7,19 @@ use std::{
 };
 
 static LIVE: AtomicU64 = AtomicU64::new(0);
+static PEAK: AtomicU64 = AtomicU64::new(0);
 
 /// Bytes allocated and not freed, with the large buffers that come from the system.
 pub(crate) fn live_bytes() -> u64 {
     LIVE.load(Relaxed) + AlignedBuf::large_bytes() as u64
+}
+
+/// The largest number of bytes beyond the present ones that are allocated at a time while `work` runs.
+pub(crate) fn peak_bytes_of(work: impl FnOnce()) -> u64 {
+    let before = live_bytes();
+    PEAK.store(before, Relaxed);
+    work();
+    PEAK.load(Relaxed) - before
 }
 
 struct Counting;
@@ -22,7 +31,9 @@ static COUNTING: Counting = Counting;
 // SAFETY: every call passes its arguments on to the system's allocator; counting changes neither.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE.fetch_add(layout.size() as u64, Relaxed);
+        let bytes = layout.size() as u64;
+        let live = LIVE.fetch_add(bytes, Relaxed) + bytes + AlignedBuf::large_bytes() as u64;
+        PEAK.fetch_max(live, Relaxed);
         // SAFETY: the caller keeps the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }

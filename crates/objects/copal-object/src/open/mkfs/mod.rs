@@ -6,7 +6,10 @@
 use crate::{
     BackendKind, MkfsOptions, StoreOpenError,
     backend::hostfs::FILE_BYTES,
-    checkpoint::{capacity, encode_chain, superblock_io},
+    checkpoint::{
+        chain::{ChainEncoder, encode_chain},
+        superblock_io,
+    },
     format::{
         checkpoint::ChainLink,
         run::PageRun,
@@ -18,7 +21,7 @@ use crate::{
     state::{checkpoint::ChainPlace, entropy::EntropySource},
     tables::{
         ObjectTables,
-        snapshot::{self, CheckpointPosition},
+        snapshot::{CheckpointParts, CheckpointPosition},
     },
 };
 use copal_device::{AlignedBuf, Device, DeviceError, Geometry, Io, IoClass, IoKind};
@@ -219,9 +222,8 @@ fn empty_checkpoint(
     let page_bytes = page as usize;
     let tables = ObjectTables::new(page_bytes, pages);
     let position = CheckpointPosition { uuid, lsn: 0, next_seq: 1, journal_head, epoch: 1 };
-    let body = snapshot::encode(&tables, &position, &zones, &[]);
-    debug_assert!(capacity(&[*place], page_bytes) >= body.len());
-    encode_chain(0, &body, &[*place], page_bytes)
+    let parts = CheckpointParts::of(&tables, &position, &zones, &[]);
+    encode_chain(ChainEncoder::new(0, parts, vec![*place], page_bytes))
 }
 
 /// Writes of whole pages.
