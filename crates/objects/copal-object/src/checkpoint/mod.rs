@@ -22,10 +22,7 @@
 //!
 //! Not here: encoding of the tables (`snapshot`), reading them back (`recovery`).
 
-pub(crate) mod chain;
-
 use crate::{
-    checkpoint::chain::{ChainEncoder, page_capacity},
     flaw::StoreFlaw,
     format::{
         checkpoint::HEAD_LEN,
@@ -36,11 +33,14 @@ use crate::{
     space::home::PageHome,
     state::{
         StoreCore, StoreState,
-        checkpoint::{ChainPlace, CheckpointStep, NewCheckpoint},
+        checkpoint::{CheckpointStep, NewCheckpoint},
         queue::IoPurpose,
         stream::StreamTail,
     },
-    tables::snapshot::{self, CheckpointParts},
+    tables::{
+        chain::{ChainEncoder, ChainPlace, page_capacity},
+        snapshot::{self, CheckpointParts},
+    },
 };
 use copal_device::{AlignedBuf, Io, IoClass, IoKind};
 use std::ops::Range;

@@ -5,10 +5,7 @@ use crate::{
     MkfsOptions, OpenOptions, RecoveryReport, Store, StoreOpenError,
     backend::hostfs::{FileSpace, HostFiles},
     backend::{cow::CowPlacement, hostfs::FilePlacement},
-    checkpoint::{
-        chain::{ChainEncoder, encode_chain},
-        superblock_ios,
-    },
+    checkpoint::superblock_ios,
     format::{
         ops::RecordOp,
         record::{self, RecordHeader},
@@ -17,9 +14,9 @@ use crate::{
     },
     recovery,
     space::{SpaceState, allocator::PageAllocator, journal_place::JournalRing},
-    state::checkpoint::ChainPlace,
     tables::{
         ObjectTables,
+        chain::{ChainEncoder, ChainPlace, encode_chain},
         snapshot::{CheckpointParts, CheckpointPosition},
     },
 };

@@ -3,27 +3,13 @@
 //! Not here: writing it (`checkpoint`).
 
 use crate::{
-    checkpoint::chain::ChainEncoder,
     format::{
         checkpoint::HEAD_LEN,
         run::{PageRun, pages_of},
         superblock::Superblock,
     },
+    tables::chain::ChainEncoder,
 };
-
-/// Places of one chain page.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ChainPlace {
-    pub(crate) run: PageRun,
-    /// Second copy of the same length; `None` if there is no space for it.
-    pub(crate) copy: Option<PageRun>,
-}
-
-impl ChainPlace {
-    pub(crate) fn runs(&self) -> impl Iterator<Item = PageRun> + use<> {
-        std::iter::once(self.run).chain(self.copy)
-    }
-}
 
 /// Progress of a new checkpoint.
 #[derive(Debug, Default)]

@@ -1,6 +1,6 @@
 //! Work queue: commands and answers that are processed with the mutex released.
 
-use crate::{checkpoint::chain::ChainEncoder, format::run::PageRun};
+use crate::{format::run::PageRun, tables::chain::ChainEncoder};
 use copal_device::{Completer, Io};
 
 /// Purpose of an I/O.

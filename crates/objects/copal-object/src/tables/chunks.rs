@@ -8,7 +8,7 @@
 //!
 //! Not here: the operations (`tables`), the encoding (`snapshot`).
 
-use super::TableEntry;
+use crate::tables::entry::TableEntry;
 use std::sync::Arc;
 
 /// Most entries of one chunk.

@@ -6,10 +6,7 @@
 use crate::{
     BackendKind, MkfsOptions, StoreOpenError,
     backend::hostfs::FILE_BYTES,
-    checkpoint::{
-        chain::{ChainEncoder, encode_chain},
-        superblock_io,
-    },
+    checkpoint::superblock_io,
     format::{
         checkpoint::ChainLink,
         run::PageRun,
@@ -18,9 +15,10 @@ use crate::{
             SUPERBLOCK_LEN, Superblock,
         },
     },
-    state::{checkpoint::ChainPlace, entropy::EntropySource},
+    state::entropy::EntropySource,
     tables::{
         ObjectTables,
+        chain::{ChainEncoder, ChainPlace, encode_chain},
         snapshot::{CheckpointParts, CheckpointPosition},
     },
 };

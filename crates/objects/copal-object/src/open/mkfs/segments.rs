@@ -9,7 +9,7 @@ use crate::{
         segment::SegmentHeader,
         superblock::{PAGE_SIZES, SEGMENT_BYTES, STORE_BYTES_MAX},
     },
-    state::checkpoint::ChainPlace,
+    tables::chain::ChainPlace,
 };
 use copal_device::AlignedBuf;
 

@@ -313,7 +313,7 @@ fn a_search_reads_few_words_in_any_fragmentation() {
     }
 }
 
-/// Pages are taken out of the longest run of many chunks, so that what the index knows of them is too long.
+/// Pages are taken out of the longest run of many chunks, so the lengths in the index are too long.
 #[test]
 fn a_search_reads_few_words_after_holes_in_many_long_runs() {
     let mut allocator = tebibyte(|word| if word % 512 < 4 { 0 } else { u64::MAX });

@@ -14,10 +14,23 @@ use crate::{
         checkpoint::{ChainLink, HEAD_LEN, encode_page},
         run::PageRun,
     },
-    state::checkpoint::ChainPlace,
     tables::{ObjectTables, snapshot::CheckpointParts},
 };
 use copal_device::AlignedBuf;
+
+/// Places of one chain page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ChainPlace {
+    pub(crate) run: PageRun,
+    /// Second copy of the same length; `None` if there is no space for it.
+    pub(crate) copy: Option<PageRun>,
+}
+
+impl ChainPlace {
+    pub(crate) fn runs(&self) -> impl Iterator<Item = PageRun> + use<> {
+        std::iter::once(self.run).chain(self.copy)
+    }
+}
 
 /// See the module's text.
 #[derive(Debug)]
