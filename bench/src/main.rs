@@ -102,6 +102,8 @@ enum Suite {
     NbdServe(exports::Options),
     /// Device commands of each operation of the object store
     ObjectCommands(objects::commands::Options),
+    /// Processor time of one operation of the object store, by its number of streams and objects
+    ObjectCommit(objects::commit::Options),
     /// Block traces of programs, replayed on a model of a disk
     DiskReplay(objects::disk_replay::Options),
     /// Durable append: file system against stream
@@ -154,6 +156,7 @@ fn run() -> Result<()> {
         Suite::DedupFleet(options) => dedup::fleet::run(root, &options),
         Suite::NbdServe(options) => exports::run(root, &options),
         Suite::ObjectCommands(options) => objects::commands::run(root, &options),
+        Suite::ObjectCommit(options) => objects::commit::run(root, &options),
         Suite::DiskReplay(options) => objects::disk_replay::run(root, &options),
         Suite::DraconisFig9(options) => objects::figure9::run(root, &options),
     }

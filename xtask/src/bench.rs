@@ -29,7 +29,7 @@ const fn suite(name: &'static str, about: &'static str, package: Package) -> Sui
 }
 
 /// All suites; `docs/papers.md` may name only these.
-pub(crate) const SUITES: [Suite; 45] = [
+pub(crate) const SUITES: [Suite; 46] = [
     suite(
         BACKUP_PEERS,
         "repository size, CPU, memory, restore beside restic, rustic and borg",
@@ -92,6 +92,7 @@ pub(crate) const SUITES: [Suite; 45] = [
     suite("volume-powercut", "losses of simulated clusters under power cuts", Package::Bench),
     suite("rpc-gate", "processor time of a 4 KiB put over frames, beside tonic", Package::Bench),
     suite("object-commands", "device commands per durable append and per commit", Package::Bench),
+    suite("object-commit", "processor time of one operation by streams and objects", Package::Bench),
     suite("disk-replay", "block traces of programs, replayed on a model of a disk", Package::Bench),
     suite("draconis-fig9", "durable append against append + fdatasync on journaled ext4", Package::Bench),
     suite("kv-filters", "filters alone: build, probe, bits per key, false positives", Package::Bench),

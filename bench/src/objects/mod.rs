@@ -1,6 +1,7 @@
 //! Suites of the object layer: its device commands, and comparisons with a file system.
 
 pub(crate) mod commands;
+pub(crate) mod commit;
 pub(crate) mod disk_replay;
 pub(crate) mod figure9;
 mod loop_device;
