@@ -56,6 +56,24 @@ impl Placement for CowPlacement {
         self.pages.release(run);
     }
 
+    /// Neighbours are freed together: each release reads the bits of the free pages around it.
+    fn release_all(&mut self, mut runs: Vec<PageRun>) {
+        runs.sort_unstable_by_key(|run| run.at);
+        let mut joined: Option<PageRun> = None;
+        for run in runs {
+            match &mut joined {
+                Some(last) if last.end() == run.at && last.pages.checked_add(run.pages).is_some() => {
+                    last.pages += run.pages;
+                }
+                _ => {
+                    let before = joined.replace(run);
+                    before.into_iter().for_each(|before| self.pages.release(before));
+                }
+            }
+        }
+        joined.into_iter().for_each(|last| self.pages.release(last));
+    }
+
     fn allocate(&mut self, pages: u64, home: PageHome) -> Option<Vec<PageRun>> {
         self.pages.allocate(pages, home.class)
     }

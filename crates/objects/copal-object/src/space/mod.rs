@@ -214,6 +214,7 @@ impl SpaceState {
     /// Makes unpinned pages reusable that were freed in epochs up to `durable_flushed`.
     pub(crate) fn drain(&mut self, durable_flushed: u64) {
         let mut pinned = None;
+        let mut reusable = Vec::new();
         while let Some(freed) = self.quarantine.pop_front_if(|freed| freed.epoch <= durable_flushed) {
             self.quarantine_pages -= pages_of(&freed.runs);
             let pinned = pinned.get_or_insert_with(|| self.pins.pinned_pages());
@@ -224,12 +225,13 @@ impl SpaceState {
                         self.recent.forget(run);
                         // A kept extent counts as free, and stays taken for others.
                         if !self.freed_extents.keep(run) {
-                            self.placement.release(run);
+                            reusable.push(run);
                         }
                     }
                 }
             }
         }
+        self.placement.release_all(reusable);
     }
 
     /// A stream gives up `run`: once it is reusable, streams have it before others.

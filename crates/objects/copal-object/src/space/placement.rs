@@ -67,6 +67,11 @@ pub(crate) trait Placement: Debug + Send {
     /// Frees `run`.
     fn release(&mut self, run: PageRun);
 
+    /// Frees all of `runs`.
+    fn release_all(&mut self, runs: Vec<PageRun>) {
+        runs.into_iter().for_each(|run| self.release(run));
+    }
+
     /// Allocates `pages` pages; `None` if fewer are free.
     fn allocate(&mut self, pages: u64, home: PageHome) -> Option<Vec<PageRun>>;
 

@@ -1,7 +1,10 @@
 //! The allocator compared with a plain vector of booleans.
 
 use super::*;
-use crate::space::run_index::VISITED;
+use crate::{
+    backend::cow::CowPlacement,
+    space::{journal_place::JournalRing, placement::Placement, run_index::VISITED},
+};
 
 fn random(seed: u64) -> impl FnMut(u64) -> u64 {
     let mut random = copal_testkit::Random::new(seed);
@@ -325,4 +328,26 @@ fn a_search_reads_few_words_after_holes_in_many_long_runs() {
     assert!(allocator.allocate(256, 3).is_some_and(|runs| runs.len() == 2 || runs.len() == 3));
     let visited = VISITED.get() - before;
     assert!(visited <= 100_000, "{visited} words and nodes");
+}
+
+/// Symptom: the commit that ended a checkpoint took 12 ms of processor time, a quarter of the checkpoint's, after 16,384
+/// writes of one page.
+/// Cause: each freed page was freed by itself, and read the bits of its free neighbours.
+/// Fix: neighbours that come free together are freed as one run.
+#[test]
+fn neighbours_that_come_free_together_read_few_words() {
+    let mut allocator = PageAllocator::new(1 << 20);
+    let run = allocator.allocate_run(1 << 14, 3, false).unwrap();
+    let free = allocator.free_pages();
+    let mut placement = CowPlacement::new(allocator, JournalRing::default());
+    // In the order in which a ring of writes frees them, but for a gap.
+    let (gap, half) = (run.at + 100, run.at + 8192);
+    let pages = (half..run.end()).chain(run.at..half).filter(|&at| at != gap);
+    let before = VISITED.get();
+    placement.release_all(pages.map(|at| PageRun::new(at, 1)).collect());
+    let visited = VISITED.get() - before;
+    assert!(visited <= 10_000, "{visited} words and nodes");
+    assert_eq!(placement.free_pages(), free + run.pages as u64 - 1);
+    placement.release(PageRun::new(gap, 1));
+    assert_eq!(placement.free_pages(), free + run.pages as u64);
 }
