@@ -39,7 +39,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 2000)]
     operations: u64,
     /// Number of rounds
-    #[arg(long, default_value_t = 7)]
+    #[arg(long, default_value_t = 15)]
     rounds: u64,
 }
 

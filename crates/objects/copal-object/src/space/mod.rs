@@ -28,7 +28,7 @@ use crate::{
 };
 use std::{collections::VecDeque, sync::Arc};
 
-/// Pages freed by one record.
+/// Pages freed by the records of one epoch.
 #[derive(Debug)]
 struct FreedPages {
     epoch: u64,
@@ -208,7 +208,10 @@ impl SpaceState {
             return;
         }
         self.quarantine_pages += pages_of(&runs);
-        self.quarantine.push_back(FreedPages { epoch, runs });
+        match self.quarantine.back_mut() {
+            Some(freed) if freed.epoch == epoch => freed.runs.extend(runs),
+            _ => self.quarantine.push_back(FreedPages { epoch, runs }),
+        }
     }
 
     /// Makes unpinned pages reusable that were freed in epochs up to `durable_flushed`.
