@@ -97,6 +97,7 @@ fn checkpoint_beside_commits(report: &mut Report) -> Result<()> {
             }
             write(&store, pages as u64, Ack::Durable)?;
             most = most.max(gate.look().background);
+            // The superblock counts as one of them.
             pages += gate.release_background(1);
         }
         checkpoint.join().map_err(|_| anyhow!("the checkpoint panicked"))??;
