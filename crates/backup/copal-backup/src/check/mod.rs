@@ -15,6 +15,7 @@ use crate::check::scan::scan;
 use crate::index::reindex::{PackScope, StoredPack, for_each_pack};
 use crate::packs::pack::format::{self, PackHeader};
 use crate::packs::pack::reader;
+use crate::packs::pack_store::PackStore;
 use crate::request::error::{Error, Result};
 use crate::request::progress::{CancelFlag, Progress, Stage};
 use crate::request::{CheckReport, Damage, ReadData, SnapshotId};
@@ -27,7 +28,7 @@ use crate::snapshot::tree::TreeReader;
 use std::collections::{HashMap, HashSet};
 use uuid::Uuid;
 
-/// Chunks that are verified together: on average 300 MiB of disk.
+/// Chunks that are verified or looked up together: on average 300 MiB of disk.
 const CHUNKS_OF_A_PART: usize = 16 << 10;
 /// Damages listed in a report; more are counted.
 const MAX_DAMAGES: usize = 1000;
@@ -226,24 +227,41 @@ fn check_vm(
             };
             report.recipes += 1;
             let old = before.get(&disk.name);
+            let mut wanted = Vec::new();
             walker.disk(&root, old, id, report, |report, _, recipe| {
-                for entry in &recipe.entries {
-                    let Some(chunk) = &entry.chunk else { continue };
-                    let located = pack_store.locate(chunk);
-                    let Some(located) = noted(located, report, id)? else {
-                        continue;
-                    };
-                    if located.row().raw == entry.length {
-                        report.references += 1;
-                    } else {
-                        report.note(located.wrong_length(), Some(id))?;
-                    }
+                wanted.extend(WantedChunk::of_segment(recipe, 0));
+                match wanted.len() < CHUNKS_OF_A_PART {
+                    true => Ok(()),
+                    false => check_references(pack_store, &mut wanted, id, report),
                 }
-                Ok(())
             })?;
+            check_references(pack_store, &mut wanted, id, report)?;
             before.insert(disk.name.clone(), root);
         }
     }
+    Ok(())
+}
+
+/// Resolves the references of a part of a disk, and empties the list of them.
+fn check_references(
+    pack_store: &PackStore,
+    wanted: &mut Vec<WantedChunk>,
+    id: SnapshotId,
+    report: &mut CheckReport,
+) -> Result<()> {
+    let places: Vec<_> = wanted.iter().map(|wanted| wanted.chunk.place()).collect();
+    pack_store.find_frames(&places, &mut |at, located| {
+        let located = located.map_or_else(|| pack_store.locate(&wanted[at].chunk), Ok);
+        let Some(located) = noted(located, report, id)? else {
+            return Ok(());
+        };
+        if located.row().raw == wanted[at].length {
+            report.references += 1;
+            return Ok(());
+        }
+        report.note(located.wrong_length(), Some(id))
+    })?;
+    wanted.clear();
     Ok(())
 }
 

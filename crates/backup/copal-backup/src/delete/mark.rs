@@ -10,6 +10,7 @@
 //! - An unresolvable reference is an error: nothing is swept while a reference is not understood (BAK-8).
 
 use crate::delete::references::is_private;
+use crate::index::IndexRow;
 use crate::packs::frame_reader::FrameReader;
 use crate::packs::home::PackHome;
 use crate::packs::pack::{FrameLocation, PackNumber, format};
@@ -21,9 +22,11 @@ use crate::rules::broken::{self, Flaw};
 use crate::snapshot::manifest::Manifest;
 use crate::snapshot::recipe::{DiskRoot, FrameRef, PAGE_SEGMENTS};
 use crate::snapshot::tree::TreeReader;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use uuid::Uuid;
 
+/// Chunks that are marked together: their rows are looked up together.
+const MOST_NOTED: usize = 16 << 10;
 /// Most memory of a pack in the map, in bytes.
 const PACK_MEMORY_BYTES: u64 = format::MAX_FRAMES as u64 / 8 + 64;
 
@@ -61,6 +64,8 @@ pub(crate) struct FrameMarks<'a> {
     /// Packs that are marked if a snapshot refers to one of these ids, wherever the frame is.
     wanted: HashMap<ShortId, PackNumber>,
     frames: FrameReader<'a>,
+    /// Chunks whose frames are not marked yet.
+    noted: Vec<FrameRef>,
 }
 
 impl<'a> FrameMarks<'a> {
@@ -81,6 +86,7 @@ impl<'a> FrameMarks<'a> {
             wanted: HashMap::new(),
             sole: pack_store.index.sole_frames(vm)?,
             frames: FrameReader::new(pack_store)?,
+            noted: Vec::new(),
         })
     }
 
@@ -108,12 +114,50 @@ impl<'a> FrameMarks<'a> {
         Ok(self.pack_store.index.pack(pack)?.is_some_and(|entry| entry.frames == sole))
     }
 
-    /// Marks the frame of a chunk that a reader gets.
-    fn chunk(&mut self, reference: &FrameRef) -> Result<()> {
+    /// Marks the frames of the chunks that were noted, and empties the list of them.
+    fn noted_chunks(&mut self) -> Result<()> {
+        let mut chunks = std::mem::take(&mut self.noted);
+        let mut by_home: BTreeMap<PackHome, Vec<[u8; 16]>> = BTreeMap::new();
+        for chunk in &chunks {
+            if self.needs_rows(chunk)? {
+                by_home.entry(chunk.location.home).or_default().push(chunk.id.short());
+            }
+        }
+        let mut rows = HashMap::new();
+        for (home, ids) in by_home {
+            let found = self.pack_store.index.rows_of(home, &ids)?;
+            rows.extend(ids.into_iter().map(move |id| (home, id)).zip(found));
+        }
+        for chunk in &chunks {
+            let rows = rows.get(&(chunk.location.home, chunk.id.short())).cloned();
+            self.chunk(chunk, rows.unwrap_or_default())?;
+        }
+        chunks.clear();
+        self.noted = chunks;
+        Ok(())
+    }
+
+    /// Whether the index decides about the frame of a chunk.
+    fn needs_rows(&self, reference: &FrameRef) -> Result<bool> {
+        let pack = reference.location.pack;
+        Ok(!(self.is_of_others || self.is_present(pack) && self.is_alone(pack)?))
+    }
+
+    /// Notes a chunk, whose frame is then marked with those of many others.
+    fn note_chunk(&mut self, reference: &FrameRef) -> Result<()> {
         // A popular frame is not swept for a single VM.
         if self.is_of_vm && !is_private(reference) {
             return Ok(());
         }
+        self.noted.push(*reference);
+        if self.noted.len() < MOST_NOTED {
+            return Ok(());
+        }
+        self.noted_chunks()
+    }
+
+    /// Marks the frame of a chunk that a reader gets. `rows`: those of its id, if `needs_rows`.
+    fn chunk(&mut self, reference: &FrameRef, rows: Vec<IndexRow>) -> Result<()> {
         let is_there = self.is_present(reference.location.pack);
         if self.is_of_others {
             // A reader whose frame is damaged looks for another frame of the id.
@@ -125,10 +169,10 @@ impl<'a> FrameMarks<'a> {
                 false => Ok(()),
             };
         }
-        if is_there && self.is_alone(reference.location.pack)? {
+        if !self.needs_rows(reference)? {
             return self.mark(reference, reference.location);
         }
-        let mut locations = self.pack_store.other_locations(reference)?;
+        let mut locations = self.pack_store.others_of(reference.location, rows)?;
         if self.is_of_vm && self.has_moved(reference, &locations, is_there)? {
             return Ok(());
         }
@@ -223,6 +267,7 @@ impl<'a> FrameMarks<'a> {
             wanted,
             sole: HashMap::new(),
             frames: FrameReader::new(pack_store)?,
+            noted: Vec::new(),
         })
     }
 
@@ -253,7 +298,7 @@ impl<'a> FrameMarks<'a> {
             }
             progress.advance(1);
         }
-        Ok(())
+        self.noted_chunks()
     }
 
     fn disk(
@@ -292,7 +337,7 @@ impl<'a> FrameMarks<'a> {
                 let recipe = tree.segment(segment, root.size_bytes, number)?;
                 self.recipe(tree, segment)?;
                 for chunk in recipe.entries.iter().filter_map(|entry| entry.chunk.as_ref()) {
-                    self.chunk(chunk)?;
+                    self.note_chunk(chunk)?;
                 }
             }
         }

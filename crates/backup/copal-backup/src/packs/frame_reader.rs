@@ -16,6 +16,9 @@ use std::ops::{ControlFlow, Range};
 /// Most bytes of frames that are read ahead.
 const HELD_BYTES: usize = 4 << 20;
 
+/// Most frames that are read ahead.
+const MOST_AHEAD: usize = 1024;
+
 /// Reads frames. One per thread.
 pub(crate) struct FrameReader<'a> {
     pack_store: &'a PackStore,
@@ -23,6 +26,8 @@ pub(crate) struct FrameReader<'a> {
     /// The frames that were read ahead, one behind the other.
     bytes: Vec<u8>,
     ahead: HashMap<(PackNumber, u32), AheadFrame>,
+    /// Locations of frames that were read ahead from another one.
+    moved: HashMap<FrameLocation, FrameLocation>,
     /// A frame that was not read ahead.
     alone: Vec<u8>,
     raw: Vec<u8>,
@@ -48,36 +53,43 @@ impl<'a> FrameReader<'a> {
             inflater: FrameInflater::new()?,
             bytes: Vec::new(),
             ahead: HashMap::new(),
+            moved: HashMap::new(),
             alone: Vec::new(),
             raw: Vec::new(),
         })
     }
 
     /// Reads frames that are needed next, given by location and short id, in place of those that were read
-    /// ahead before. Returns how many of them fit into the budget; call again for the others once these are
-    /// used. A frame that is missing or damaged is left out: its later read returns the error.
+    /// ahead before. Returns how many of them it has dealt with, at least one if there is any: not all fit into
+    /// the budget. Call again for the others once these are used. A frame that is missing or damaged is left out:
+    /// its later read returns the error.
     /// # Errors
-    /// Errors of the store that are not damage.
+    /// Errors of the store and the index that are not damage.
     pub(crate) fn read_ahead(
         &mut self,
         frames: impl IntoIterator<Item = (FrameLocation, [u8; 16])>,
     ) -> Result<usize> {
         self.bytes.clear();
         self.ahead.clear();
+        self.moved.clear();
         let pack_store = self.pack_store;
+        let wanted: Vec<_> = frames.into_iter().take(MOST_AHEAD).collect();
+        let mut found: Vec<Option<(PlannedFrame, usize)>> = vec![None; wanted.len()];
+        pack_store.find_frames(&wanted, &mut |at, located| {
+            found[at] = located.map(|frame| (PlannedFrame::of(&frame, 0), frame.row().stored as usize));
+            Ok(())
+        })?;
         let (mut planned, mut bytes, mut count) = (Vec::new(), 0, 0);
-        for (location, id) in frames {
-            match pack_store.at(location, &id) {
-                Ok(Some(frame)) => {
-                    bytes += frame.row().stored as usize;
-                    if bytes > HELD_BYTES && !planned.is_empty() {
-                        break;
-                    }
-                    planned.push(PlannedFrame::of(&frame, 0));
+        for (found, (location, _)) in found.into_iter().zip(&wanted) {
+            if let Some((frame, stored)) = found {
+                bytes += stored;
+                if bytes > HELD_BYTES && !planned.is_empty() {
+                    break;
                 }
-                Ok(None) => {}
-                Err(error) if error.is_corruption() => {}
-                Err(error) => return Err(error),
+                if frame.location != *location {
+                    self.moved.insert(*location, frame.location);
+                }
+                planned.push(frame);
             }
             count += 1;
         }
@@ -98,6 +110,11 @@ impl<'a> FrameReader<'a> {
             })?;
         }
         Ok(count)
+    }
+
+    /// The location from which a frame was read ahead; its own one if it was not.
+    pub(crate) fn place_of(&self, location: FrameLocation) -> FrameLocation {
+        self.moved.get(&location).copied().unwrap_or(location)
     }
 
     /// Whether a frame was read ahead.

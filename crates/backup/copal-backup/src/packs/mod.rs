@@ -3,6 +3,7 @@
 pub(crate) mod frame_plan;
 pub(crate) mod frame_ranges;
 pub(crate) mod frame_reader;
+pub(crate) mod frame_search;
 pub(crate) mod home;
 pub(crate) mod pack;
 pub(crate) mod pack_appender;

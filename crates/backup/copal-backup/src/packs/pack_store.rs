@@ -13,7 +13,7 @@
 //!
 //! Not here: the bytes of frames (`frame_ranges`, `frame_reader`).
 
-use crate::index::ChunkIndex;
+use crate::index::{ChunkIndex, IndexRow};
 use crate::keys::DomainKeys;
 use crate::packs::home::PackHome;
 use crate::packs::pack::format::FrameRow;
@@ -353,7 +353,13 @@ impl PackStore {
     /// Locations of a reference according to the index, except its own. Some of them may be missing.
     pub(crate) fn other_locations(&self, reference: &FrameRef) -> Result<Vec<FrameLocation>> {
         let own = reference.location;
-        let places = self.index.places(own.home, &reference.id.short())?;
+        let mut rows = self.index.rows_of(own.home, &[reference.id.short()])?;
+        self.others_of(own, rows.pop().unwrap_or_default())
+    }
+
+    /// As [`PackStore::other_locations`], given the location and the rows of the id.
+    pub(crate) fn others_of(&self, own: FrameLocation, rows: Vec<IndexRow>) -> Result<Vec<FrameLocation>> {
+        let places = self.index.places_of(rows)?;
         let locations = places.into_iter().map(|(row, entry)| entry.location(row));
         // A chunk may have moved from the home of its VM to the shared one. A recipe is never a chunk.
         let of_its_kind = locations.filter(|location| location.home.has_chunks() == own.home.has_chunks());

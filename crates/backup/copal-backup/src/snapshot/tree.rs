@@ -95,15 +95,16 @@ impl<'a> TreeReader<'a> {
         decode: impl Fn(&[u8]) -> std::result::Result<T, String>,
         logical: impl Fn(&T) -> Vec<u8>,
     ) -> Result<T> {
-        if !self.frames.has(reference.location)
+        if !self.frames.has(self.frames.place_of(reference.location))
             && let Some(at) = self.announced.iter().position(|announced| announced == reference)
         {
-            let next = self.announced[at..].iter().map(|next| (next.location, next.id.short()));
+            let next = self.announced[at..].iter().map(FrameRef::place);
             let count = self.frames.read_ahead(next)?;
             self.announced.drain(..at + count);
         }
+        let found = FrameRef { location: self.frames.place_of(reference.location), ..*reference };
         let (frames, key) = (&mut self.frames, &self.key);
-        let (node, place) = self.pack_store.first_good(reference, |located| {
+        let (node, place) = self.pack_store.first_good(&found, |located| {
             let node = decode(frames.raw(located)?).map_err(|detail| damaged(reference, detail))?;
             if key.id(level, &logical(&node)) != reference.id {
                 return Err(damaged(reference, "its content does not match its name"));

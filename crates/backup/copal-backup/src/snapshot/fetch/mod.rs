@@ -112,16 +112,21 @@ impl<'a> ChunkFetcher<'a> {
         faults: &mut Vec<(u32, Error)>,
     ) -> Result<Vec<u32>> {
         let mut planned = Vec::with_capacity(requests.len());
-        for request in requests {
+        let places: Vec<_> = requests.iter().map(|request| wanted[*request as usize].chunk.place()).collect();
+        self.pack_store.find_frames(&places, &mut |at, located| {
             if self.cancel.is_some_and(CancelFlag::is_cancelled) {
                 return Err(Error::Cancelled { kept_bytes: None });
             }
-            match self.pack_store.locate(&wanted[request as usize].chunk) {
+            let request = requests[at];
+            // Another host may have moved it, or there is a reason to report.
+            let located = located.map_or_else(|| self.pack_store.locate(&wanted[request as usize].chunk), Ok);
+            match located {
                 Ok(frame) => planned.push(PlannedFrame::of(&frame, request)),
                 Err(error) if error.is_corruption() => faults.push((request, error)),
                 Err(error) => return Err(error),
             }
-        }
+            Ok(())
+        })?;
         let plan = FramePlan::new(planned);
         let packs = plan.packs();
         if packs.is_empty() {

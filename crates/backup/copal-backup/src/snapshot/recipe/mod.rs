@@ -26,6 +26,13 @@ pub(crate) struct FrameRef {
     pub(crate) location: FrameLocation,
 }
 
+impl FrameRef {
+    /// Location and short id, by which packs and the index know the frame.
+    pub(crate) fn place(&self) -> (FrameLocation, [u8; 16]) {
+        (self.location, self.id.short())
+    }
+}
+
 /// A run of bytes of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecipeEntry {
