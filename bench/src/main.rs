@@ -106,6 +106,8 @@ enum Suite {
     ObjectCommit(objects::commit::Options),
     /// Block traces of programs, replayed on a model of a disk
     DiskReplay(objects::disk_replay::Options),
+    /// Disk commands of restore, backup, check and prune, beside restic
+    ObjectReads(objects::reads::Options),
     /// Durable append: file system against stream
     #[command(name = "draconis-fig9")]
     DraconisFig9(objects::figure9::Options),
@@ -158,6 +160,7 @@ fn run() -> Result<()> {
         Suite::ObjectCommands(options) => objects::commands::run(root, &options),
         Suite::ObjectCommit(options) => objects::commit::run(root, &options),
         Suite::DiskReplay(options) => objects::disk_replay::run(root, &options),
+        Suite::ObjectReads(options) => objects::reads::run(root, &options),
         Suite::DraconisFig9(options) => objects::figure9::run(root, &options),
     }
 }

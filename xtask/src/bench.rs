@@ -94,6 +94,11 @@ pub(crate) const SUITES: [Suite; 46] = [
     suite("object-commands", "device commands per durable append and per commit", Package::Bench),
     suite("object-commit", "processor time of one operation by streams and objects", Package::Bench),
     suite("disk-replay", "block traces of programs, replayed on a model of a disk", Package::Bench),
+    suite(
+        "object-reads",
+        "disk commands of restore, backup, check and prune on models of disks, beside restic",
+        Package::Bench,
+    ),
     suite("draconis-fig9", "durable append against append + fdatasync on journaled ext4", Package::Bench),
     suite("kv-filters", "filters alone: build, probe, bits per key, false positives", Package::Bench),
     suite(

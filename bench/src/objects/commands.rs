@@ -5,7 +5,7 @@
 
 use super::{
     fresh,
-    loop_device::{BlockCounters, LoopDevice},
+    loop_device::{BlockCounters, Ext4Mount},
     stores::{FileStore, options},
 };
 use anyhow::Result;
@@ -130,7 +130,7 @@ fn counted(
 fn hostfs(scratch: &Path, count: u64, report: &mut Report) -> Result<()> {
     let home = scratch.join("hostfs");
     fs::create_dir_all(&home)?;
-    let device = LoopDevice::ext4(&home, EXT4_BYTES)?;
+    let device = Ext4Mount::make(&home, EXT4_BYTES)?;
     let mut store = FileStore::in_directory(&device.directory().join("store"))?;
     let stream = store.create(ObjectKind::Stream)?;
     let payload = Bytes::from(vec![0x5a; 512]);
@@ -172,7 +172,7 @@ fn new_objects(store: &mut FileStore, objects: u64, payload: &Bytes) -> Vec<Op> 
 }
 
 fn ext4(scratch: &Path, count: u64, report: &mut Report) -> Result<()> {
-    let device = LoopDevice::ext4(scratch, EXT4_BYTES)?;
+    let device = Ext4Mount::make(scratch, EXT4_BYTES)?;
     for bytes in [512, 4096] {
         let mut file = File::create_new(device.directory().join(format!("log{bytes}")))?;
         let payload = vec![0x5a; bytes];

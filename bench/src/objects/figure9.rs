@@ -7,7 +7,7 @@
 
 use super::{
     fresh,
-    loop_device::{BlockCounters, LoopDevice},
+    loop_device::{BlockCounters, Ext4Mount},
     stores::FileStore,
 };
 use anyhow::{Context, Result};
@@ -53,7 +53,7 @@ pub(crate) fn run(root: &Path, arguments: &Options) -> Result<()> {
     let scratch = crate::default_below_cache(root, arguments.scratch.as_ref(), "bench").join("draconis-fig9");
     fresh(&scratch)?;
     let mut report = Report::new(root, &scratch);
-    let device = LoopDevice::ext4(&scratch, EXT4_BYTES)?;
+    let device = Ext4Mount::make(&scratch, EXT4_BYTES)?;
     let store = StoreWithStream::new(FileStore::make(&device.directory().join("store"), STORE_BYTES)?)?;
     let control = StoreWithStream::new(FileStore::in_directory(&device.directory().join("files"))?)?;
     let mut variants = vec![

@@ -1,7 +1,7 @@
-//! A journaled ext4 on a loop device, and the commands that reached that device.
+//! Loop devices, bare or with a journaled ext4, and the commands that reached them.
 //!
 //! The backing file is written in full first, so that the file system below it changes no metadata during the
-//! suite. Needs root. The drop removes both.
+//! suite. Needs root. The drop unmounts and detaches.
 //! The kernel also counts a separate flush as a write without bytes.
 
 use anyhow::{Context, Result, bail};
@@ -32,48 +32,40 @@ impl std::ops::Sub for BlockCounters {
     }
 }
 
-/// The mounted file system.
+/// A loop device over a file that is written in full.
 pub(super) struct LoopDevice {
-    device: String,
-    mount: PathBuf,
+    path: PathBuf,
 }
 
 impl LoopDevice {
-    /// Makes a file system of `size` bytes below `scratch` and mounts it there.
-    pub(super) fn ext4(scratch: &Path, size: u64) -> Result<LoopDevice> {
+    /// Makes a file of `size` zeros at `image` and attaches it.
+    /// # Errors
+    /// The user is not root, or the kernel has no loop devices.
+    pub(super) fn attach(image: &Path, size: u64) -> Result<LoopDevice> {
         if !rustix::process::geteuid().is_root() {
             bail!("a loop device needs root; run the suite as root");
         }
-        let image = scratch.join("ext4.raw");
-        let mut file = File::create_new(&image)?;
+        let mut file = File::create_new(image)?;
         let zeros = vec![0; 1 << 20];
         for _ in 0..size >> 20 {
             file.write_all(&zeros)?;
         }
         file.sync_all()?;
-        tool("mke2fs", &["-q", "-F", "-t", "ext4", "-E", "lazy_itable_init=0,lazy_journal_init=0"], &image)?;
-        let device =
-            metered::run(Command::new("losetup").args(["--find", "--show", "--direct-io=on"]).arg(&image))?
-                .success("losetup")?
-                .stdout
-                .trim()
-                .to_owned();
-        let made = LoopDevice { device, mount: scratch.join("mount") };
-        fs::create_dir_all(&made.mount)?;
-        metered::run(Command::new("mount").args(["-t", "ext4", &made.device]).arg(&made.mount))?
-            .success("mount")?;
-        Ok(made)
+        let attached =
+            metered::run(Command::new("losetup").args(["--find", "--show", "--direct-io=on"]).arg(image))?
+                .success("losetup")?;
+        Ok(LoopDevice { path: PathBuf::from(attached.stdout.trim()) })
     }
 
-    pub(super) fn directory(&self) -> &Path {
-        &self.mount
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
-    /// Commands that reached the loop device so far.
+    /// Commands that reached the device so far.
     pub(super) fn counters(&self) -> Result<BlockCounters> {
-        let name = self.device.trim_start_matches("/dev/");
-        let text =
-            fs::read_to_string(format!("/sys/block/{name}/stat")).context("reading the device's counters")?;
+        let name = self.path.file_name().context("a device has a name")?;
+        let statistics = Path::new("/sys/block").join(name).join("stat");
+        let text = fs::read_to_string(statistics).context("reading the device's counters")?;
         let fields: Vec<u64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
         let field = |index: usize| {
             fields.get(index).copied().context("a counter is missing; kernel 5.5 or newer is needed")
@@ -85,12 +77,49 @@ impl LoopDevice {
 impl Drop for LoopDevice {
     fn drop(&mut self) {
         // After an error, the first error is the one to report.
-        let _ = metered::run(Command::new("umount").arg(&self.mount));
-        let _ = metered::run(Command::new("losetup").args(["-d", &self.device]));
+        let _ = metered::run(Command::new("losetup").arg("-d").arg(&self.path));
     }
 }
 
-fn tool(name: &str, arguments: &[&str], path: &Path) -> Result<()> {
-    metered::run(Command::new(name).args(arguments).arg(path))?.success(name)?;
-    Ok(())
+/// A journaled ext4 on a loop device.
+pub(super) struct Ext4Mount {
+    device: LoopDevice,
+    directory: PathBuf,
+}
+
+impl Ext4Mount {
+    /// Makes a file system of `size` bytes below `scratch` and mounts it there.
+    /// # Errors
+    /// As [`LoopDevice::attach`]; `mke2fs` or `mount` fails.
+    pub(super) fn make(scratch: &Path, size: u64) -> Result<Ext4Mount> {
+        let device = LoopDevice::attach(&scratch.join("ext4.raw"), size)?;
+        let mut mke2fs = Command::new("mke2fs");
+        mke2fs.args(["-q", "-F", "-t", "ext4", "-E", "lazy_itable_init=0,lazy_journal_init=0"]);
+        metered::run(mke2fs.arg(device.path()))?.success("mke2fs")?;
+        let made = Ext4Mount { device, directory: scratch.join("mount") };
+        fs::create_dir_all(&made.directory)?;
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "ext4"]).arg(made.device.path()).arg(&made.directory);
+        metered::run(&mut mount)?.success("mount")?;
+        Ok(made)
+    }
+
+    pub(super) fn device(&self) -> &LoopDevice {
+        &self.device
+    }
+
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Commands that reached the loop device so far.
+    pub(super) fn counters(&self) -> Result<BlockCounters> {
+        self.device.counters()
+    }
+}
+
+impl Drop for Ext4Mount {
+    fn drop(&mut self) {
+        let _ = metered::run(Command::new("umount").arg(&self.directory));
+    }
 }

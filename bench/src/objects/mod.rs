@@ -5,6 +5,7 @@ pub(crate) mod commit;
 pub(crate) mod disk_replay;
 pub(crate) mod figure9;
 mod loop_device;
+pub(crate) mod reads;
 mod stores;
 
 use anyhow::{Context, Result};
