@@ -15,8 +15,9 @@ use crate::{
 };
 use copal_backup::Repository;
 use copal_node::{
-    Access, Backend, MemoryShares, NewStore, Patience, Stack, StoreLocation, StoreOptions, UnfinishedStore,
+    Access, MemoryShares, NewStore, Patience, Stack, StoreLocation, StoreOptions, UnfinishedStore,
 };
+use copal_object::BackendKind;
 use std::{
     fs::{DirBuilder, File},
     io::{ErrorKind, Write},
@@ -32,13 +33,17 @@ const TEXT: &str =
 /// Files of a store, complete or unfinished; a store of files is a directory.
 const STORE: [&str; 5] =
     ["store.copal", "store.copal.unfinished", "store.files", "store.files.unfinished", "init.lock"];
-/// Initial size of a new cache.
-const BYTES: u64 = 64 << 20;
 
-/// Opens the cache in a directory; creates it again if it is damaged. Blocks on the disk.
+/// Opens the cache in a directory; creates it again, with `backend`, if it is missing or damaged. Blocks on the
+/// disk.
 /// # Errors
 /// `denied`: the directory holds other files, which stay. Errors of a store.
-pub(crate) fn open(common: &CommonArgs, directory: &Path, patience: &Patience) -> Outcome<Stack> {
+pub(crate) fn open(
+    common: &CommonArgs,
+    directory: &Path,
+    backend: BackendKind,
+    patience: &Patience,
+) -> Outcome<Stack> {
     let options = StoreOptions { accept_tail_loss: true, ..common.store_options() };
     let engine_bytes = MemoryShares::of(common.memory_bytes())?.engine;
     let open_as = |access| {
@@ -62,7 +67,7 @@ pub(crate) fn open(common: &CommonArgs, directory: &Path, patience: &Patience) -
         }
         Err(failure) => return Err(failure),
     }
-    let new = NewStore { backend: Backend::File, size_bytes: BYTES, overwrite: false };
+    let new = NewStore { backend, ..NewStore::default() };
     let unfinished = UnfinishedStore::start(directory, &options, &new)?;
     let opened = unfinished.open(&options, patience)?;
     let stack = Stack::open(unfinished.path(), opened, Access::Write, engine_bytes)?;
@@ -166,7 +171,7 @@ mod tests {
     }
 
     fn opens(directory: &Path) -> Outcome<()> {
-        let stack = open(&common(), directory, &Patience::none())?;
+        let stack = open(&common(), directory, BackendKind::Cow, &Patience::none())?;
         stack.close(|_| ())?;
         Ok(())
     }
@@ -212,7 +217,7 @@ mod tests {
     fn a_repository_is_no_cache() {
         let scratch = tempfile::tempdir().unwrap();
         let cache = scratch.path().join("cache");
-        let stack = open(&common(), &cache, &Patience::none()).unwrap();
+        let stack = open(&common(), &cache, BackendKind::Cow, &Patience::none()).unwrap();
         let options = InitOptions {
             argon2_memory_kib: 64,
             ..InitOptions::new(Unlock::Password("correct horse".to_owned().into()))
@@ -237,7 +242,9 @@ mod tests {
         std::fs::write(cache.join("store.copal"), "damaged").unwrap();
         std::fs::write(cache.join("mine"), "precious").unwrap();
         opens(&cache).unwrap();
-        assert!(cache.join("store.copal").metadata().unwrap().len() >= BYTES);
+        assert!(
+            cache.join("store.copal").metadata().unwrap().len() >= NewStore::least_bytes(BackendKind::Cow)
+        );
         assert_eq!(std::fs::read(cache.join("mine")).unwrap(), b"precious");
         // A cache of a release that set no mark gets one.
         std::fs::remove_file(cache.join(MARK)).unwrap();

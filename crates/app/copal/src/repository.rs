@@ -4,7 +4,7 @@
 //! medium.
 
 use crate::{
-    arguments::{CommonArgs, InitArgs},
+    arguments::{BackendArgs, CommonArgs, InitArgs},
     cache, cluster,
     failure::{Failure, Outcome, exit},
     password,
@@ -129,7 +129,8 @@ impl OpenRepository {
         self.close_after(|objects| {
             // The next prune retries a failure here; the close of the store reports it if it matters.
             objects.shrink().unwrap_or_else(|error| {
-                if !matches!(error, StoreError::Fenced) {
+                // A store in segments never shrinks.
+                if !matches!(error, StoreError::Fenced | StoreError::Unsupported { .. }) {
                     tracing::warn!("the store's file stays as large as it is: {error}");
                 }
                 ShrinkReport::default()
@@ -190,7 +191,7 @@ fn init_in_cluster(
     place: &ClusterPlace,
     patience: &Patience,
 ) -> Outcome<OpenRepository> {
-    if init.size.is_some() || init.backend.is_some() || init.force {
+    if init.size.is_some() || init.backend.backend.is_some() || init.force {
         return Err(Failure::usage(
             "--size, --backend and --force are for a store of this machine; leave them out with copal://",
         ));
@@ -256,16 +257,22 @@ pub(crate) fn open_kept(common: &CommonArgs, key: &KeptKey, patience: &Patience)
 }
 
 /// Like [`open`] for writing; the index of a repository in a cluster is in a store in `directory` instead of
-/// memory.
+/// memory. A new one gets `backend`.
 pub(crate) fn open_with_cache(
     common: &CommonArgs,
     directory: &Path,
+    backend: BackendArgs,
     patience: &Patience,
 ) -> Outcome<OpenRepository> {
     let RepositoryPlace::Cluster(place) = RepositoryPlace::find(common)? else {
+        if backend.backend.is_some() {
+            return Err(Failure::usage(
+                "--backend is for the cache of a repository in a cluster, and this repository needs none; leave it out",
+            ));
+        }
         return open(common, Access::Write, patience);
     };
-    let stack = cache::open(common, directory, patience)?;
+    let stack = cache::open(common, directory, backend.kind(), patience)?;
     let index = IndexHome::Kv(stack.kv().clone());
     let mut opened = open_in_cluster(common, Access::Write, &place, index, patience)?;
     opened.cache = Some(Box::new(stack));

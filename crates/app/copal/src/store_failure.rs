@@ -8,6 +8,7 @@ use crate::{
 };
 use copal_device::DeviceError;
 use copal_node::{MissingStore, NodeError};
+use copal_object::BackendKind;
 use std::{io::ErrorKind, path::Path};
 
 impl From<NodeError> for Failure {
@@ -45,8 +46,13 @@ impl From<NodeError> for Failure {
                 "{} is a block device; --backend hostfs takes a directory",
                 path.display()
             )),
-            NodeError::TooSmall { bytes, least } => Failure::usage(format!(
-                "--size {} is too little for a store; give at least {}MiB",
+            NodeError::TooSmall { bytes, least, backend: BackendKind::Log } => Failure::usage(format!(
+                "{} are too little for --backend log; give at least {}MiB, or use --backend cow",
+                human::bytes(bytes),
+                least >> 20
+            )),
+            NodeError::TooSmall { bytes, least, .. } => Failure::usage(format!(
+                "{} are too little for a store; give at least {}MiB",
                 human::bytes(bytes),
                 least >> 20
             )),
@@ -235,7 +241,7 @@ fn of_engine(path: &Path, error: &copal_kv::Error) -> Failure {
 mod tests {
     use super::*;
     use copal_device::FileOptions;
-    use copal_node::{Access, Backend, NewStore, Patience, Stack, StoreOptions, UnfinishedStore};
+    use copal_node::{Access, NewStore, Patience, Stack, StoreOptions, UnfinishedStore};
     use copal_testkit::FailingReads;
     use copal_volume::{PutOptions, ReadOptions, VolumeOptions, VolumeStore};
 
@@ -278,7 +284,7 @@ mod tests {
     #[test]
     fn a_read_that_fails_anywhere_in_an_opening_is_no_damage() {
         let scratch = tempfile::tempdir().unwrap();
-        let new = NewStore { backend: Backend::File, size_bytes: 64 << 20, overwrite: false };
+        let new = NewStore::default();
         let unfinished = UnfinishedStore::start(scratch.path(), &options(), &new).unwrap();
         let opened = unfinished.open(&options(), &Patience::none()).unwrap();
         let stack = Stack::open(unfinished.path(), opened, Access::Write, ENGINE_BYTES).unwrap();

@@ -1,5 +1,6 @@
 //! Reasons for which a process has no open store.
 
+use copal_object::BackendKind;
 use copal_volume::VolumeError;
 use std::{io, path::PathBuf};
 
@@ -65,12 +66,14 @@ pub enum NodeError {
         path: PathBuf,
     },
     /// Too few bytes for a store.
-    #[error("{bytes} bytes are too few for a store, it takes {least}")]
+    #[error("{bytes} bytes are too few for a store of the backend {}, it takes {least}", .backend.name())]
     TooSmall {
-        /// Requested size.
+        /// Requested size, or that of the device.
         bytes: u64,
-        /// Least size of a store.
+        /// Least size of a store with the backend.
         least: u64,
+        /// Backend of the new store.
+        backend: BackendKind,
     },
     /// Too little memory for the process.
     #[error("{bytes} bytes of memory are too few, at least {least} are needed")]

@@ -46,4 +46,4 @@ pub use member_stack::MemberStack;
 pub use memory_shares::MemoryShares;
 pub use patience::Patience;
 pub use stack::Stack;
-pub use unfinished_store::{Backend, NewStore, UnfinishedStore};
+pub use unfinished_store::{NewStore, UnfinishedStore};

@@ -15,7 +15,7 @@ use crate::{
     patience::Patience,
 };
 use copal_device::{Device, FileOptions};
-use copal_object::{MkfsOptions, Store, StoreOpenError};
+use copal_object::{BackendKind, MkfsOptions, Store, StoreOpenError};
 use rustix::{
     fs::{CWD, RenameFlags},
     io::Errno,
@@ -32,27 +32,41 @@ use std::{
 const UNFINISHED: &str = ".unfinished";
 /// Lock file in the directory while a store is made there.
 const LOCK_FILE: &str = "init.lock";
-/// Space of superblock copies, journal and work.
-const LEAST_BYTES: u64 = 64 << 20;
-
-/// Container of a new store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backend {
-    /// One preallocated file, or a block device.
-    File,
-    /// A directory with a file for each object.
-    Files,
-}
 
 /// Options of a new store.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct NewStore {
-    /// Its container.
-    pub backend: Backend,
-    /// Bytes to preallocate for a file; the store grows when they are used up.
-    pub size_bytes: u64,
+    /// Its backend. `Cow` and `Log` take one preallocated file or a block device, `Hostfs` a directory.
+    pub backend: BackendKind,
+    /// Bytes to preallocate for a file; the store grows when they are used up. Default: the least size.
+    pub size_bytes: Option<u64>,
     /// Overwrite a block device that holds data.
     pub overwrite: bool,
+}
+
+impl NewStore {
+    /// Least size of a store with `backend` in bytes.
+    #[must_use]
+    pub fn least_bytes(backend: BackendKind) -> u64 {
+        match backend {
+            // Superblock copies, journal and work.
+            BackendKind::Cow | BackendKind::Hostfs => 64 << 20,
+            BackendKind::Log => 256 << 20,
+        }
+    }
+
+    /// Refuses a size that is too small for the backend.
+    fn check_size(&self, bytes: u64) -> Result<(), NodeError> {
+        let least = NewStore::least_bytes(self.backend);
+        match bytes < least {
+            true => Err(NodeError::TooSmall { bytes, least, backend: self.backend }),
+            false => Ok(()),
+        }
+    }
+
+    fn of_objects(&self) -> MkfsOptions {
+        MkfsOptions { backend: self.backend, ..MkfsOptions::default() }
+    }
 }
 
 /// A store under construction; dropped before [`UnfinishedStore::finish`], it is removed.
@@ -77,20 +91,21 @@ impl UnfinishedStore {
         if is_block_device(named) {
             return start_on_device(named, options, new);
         }
-        if new.backend == Backend::File && new.size_bytes < LEAST_BYTES {
-            return Err(NodeError::TooSmall { bytes: new.size_bytes, least: LEAST_BYTES });
+        let size = new.size_bytes.unwrap_or(NewStore::least_bytes(new.backend));
+        if new.backend != BackendKind::Hostfs {
+            new.check_size(size)?;
         }
         let directory = StoreDirectory::take(named)?;
         // The previous holder of the directory may have made a store since the first check.
         refuse_taken(named)?;
         let name = match new.backend {
-            Backend::File => STORE_FILE,
-            Backend::Files => STORE_FILES,
+            BackendKind::Cow | BackendKind::Log => STORE_FILE,
+            BackendKind::Hostfs => STORE_FILES,
         };
         let path = named.join(format!("{name}{UNFINISHED}"));
         let unfinished = match new.backend {
-            Backend::File => StoreLocation::File(path),
-            Backend::Files => StoreLocation::Files(path),
+            BackendKind::Cow | BackendKind::Log => StoreLocation::File(path),
+            BackendKind::Hostfs => StoreLocation::Files(path),
         };
         let mut making = UnfinishedStore {
             unfinished,
@@ -102,15 +117,13 @@ impl UnfinishedStore {
         let path = making.unfinished.path();
         remove(&making.unfinished).map_err(cannot_create(path))?;
         let made = match &making.unfinished {
-            StoreLocation::Files(dir) => Store::mkfs_dir(dir, &MkfsOptions::default()),
+            StoreLocation::Files(dir) => Store::mkfs_dir(dir, &new.of_objects()),
             StoreLocation::File(path) | StoreLocation::Device(path) => {
-                let file = FileOptions {
-                    create_size: Some(new.size_bytes.next_multiple_of(1 << 20)),
-                    ..options.of_file()
-                };
+                let file =
+                    FileOptions { create_size: Some(size.next_multiple_of(1 << 20)), ..options.of_file() };
                 copal_device::open_file(path, &file).map_err(StoreOpenError::from).and_then(|device| {
                     let device = making.device.insert(device);
-                    Store::mkfs(device, &MkfsOptions::default())
+                    Store::mkfs(device, &new.of_objects())
                 })
             }
         };
@@ -252,18 +265,19 @@ fn start_on_device(
     options: &StoreOptions,
     new: &NewStore,
 ) -> Result<UnfinishedStore, NodeError> {
-    if new.backend == Backend::Files {
+    if new.backend == BackendKind::Hostfs {
         return Err(NodeError::BlockDevice { path: path.to_owned() });
     }
     let device = copal_device::open_file(path, &options.of_file())
         .map_err(StoreOpenError::from)
         .map_err(cannot_open(path))?;
+    new.check_size(device.geometry().size)?;
     if !new.overwrite
         && let Some(found) = device_signature::find(path).map_err(cannot("read", path))?
     {
         return Err(NodeError::NotEmpty { path: path.to_owned(), found });
     }
-    Store::mkfs(&device, &MkfsOptions::default()).map_err(cannot_open(path))?;
+    Store::mkfs(&device, &new.of_objects()).map_err(cannot_open(path))?;
     Ok(UnfinishedStore {
         unfinished: StoreLocation::Device(path.to_owned()),
         device: Some(device),
@@ -297,7 +311,7 @@ mod tests {
             allow_volatile: true,
             ..StoreOptions::default()
         };
-        let new = NewStore { backend: Backend::File, size_bytes: LEAST_BYTES, overwrite: true };
+        let new = NewStore { overwrite: true, ..NewStore::default() };
         let first = UnfinishedStore::start(named, &options, &new).unwrap();
         let second = UnfinishedStore::start(named, &options, &new).err().expect("one at a time");
         let is_refused = match &second {
@@ -329,7 +343,7 @@ mod tests {
         use std::process::Command;
         let scratch = tempfile::tempdir().unwrap();
         let file = scratch.path().join("disk");
-        File::create(&file).unwrap().set_len(LEAST_BYTES).unwrap();
+        File::create(&file).unwrap().set_len(NewStore::least_bytes(BackendKind::Cow)).unwrap();
         let made = Command::new("losetup").args(["--find", "--show"]).arg(&file).output();
         let Ok(made) = made.map(|made| String::from_utf8(made.stdout).unwrap()) else {
             eprintln!("skipped: no losetup here");

@@ -1,5 +1,6 @@
 //! Arguments of the commands on agents: `copal agent`, `copal job`, `copal pds`.
 
+use super::backend::BackendArgs;
 use crate::human;
 use clap::{Args, Subcommand, ValueEnum};
 use copal_agent::rounds::RoundCount;
@@ -18,6 +19,8 @@ line `ready NAME ADDRESS` and ends on SIGTERM.
 
 Only one process can open a repository in a directory, so that process runs all agents and the jobs: give several names, as many \
 plans, and --once or --every.
+
+For a repository in a cluster, the index is cached in a store in the state directory; --backend is for that store.
 
 Examples:
   copal agent --name h1 --key h1.key --state state --listen 10.0.0.1:7500 --plan h1.json
@@ -38,6 +41,8 @@ pub(crate) struct AgentArgs {
     /// a directory in it
     #[arg(long, value_name = "DIR", required = true)]
     pub(crate) state: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) backend: BackendArgs,
     /// Address at which other agents connect; each of several agents listens at a port of its own
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     pub(crate) listen: String,

@@ -1,5 +1,6 @@
 //! Arguments of the processes of a cluster: masters, data servers, and both in one process for a trial.
 
+use super::backend::BackendArgs;
 use crate::human;
 use clap::Args;
 use copal_server::HttpEndpoint;
@@ -91,7 +92,8 @@ pub(crate) struct ChildArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The first start joins a cluster with a token of `copal node token`. Later starts need only --dir.
+The first start joins a cluster with a token of `copal node token`, and makes the store; on a disk that turns, give --backend log. Later \
+starts need only --dir.
 
 Examples:
   copal data --dir /srv/copal/data1 --name data1 --listen 10.0.0.2:7401 --join \"$(copal node token)\"
@@ -120,6 +122,8 @@ pub(crate) struct DataArgs {
     /// Most bytes that the store may use; saved for later starts (default: the limit of its file system)
     #[arg(long, value_name = "SIZE", value_parser = human::parse_bytes)]
     pub(crate) limit: Option<u64>,
+    #[command(flatten)]
+    pub(crate) backend: BackendArgs,
     /// Rack of the server, a name within its zone: replicas of a group are placed in different racks. Saved for
     /// later starts; '' clears it
     #[arg(long, value_name = "NAME", value_parser = parse_site)]
@@ -170,6 +174,8 @@ pub(crate) struct ServeArgs {
     /// Most bytes that each store may use
     #[arg(long, value_name = "SIZE", value_parser = human::parse_bytes)]
     pub(crate) limit: Option<u64>,
+    #[command(flatten)]
+    pub(crate) backend: BackendArgs,
     /// Most bytes per second on each server for copies to and from others
     #[arg(long, value_name = "SIZE", value_parser = human::parse_bytes)]
     pub(crate) recovery_rate: Option<u64>,

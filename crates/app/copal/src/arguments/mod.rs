@@ -4,6 +4,7 @@
 //! Not here: the execution of commands (`commands`).
 
 mod agent;
+mod backend;
 mod backup;
 mod bitmap;
 mod client;
@@ -22,6 +23,7 @@ pub(crate) use agent::{
     AgentArgs, AgentCommand, JobCommand, JobOptions, JobRun, JobStatus, PdsCleanup, PdsCommand, PdsPrune,
     SchemeWord,
 };
+pub(crate) use backend::BackendArgs;
 pub(crate) use backup::{BackupArgs, FormatWord, FreezeWord};
 pub(crate) use bitmap::{BitmapCommand, BitmapLs, BitmapRm};
 pub(crate) use client::ClientCommand;

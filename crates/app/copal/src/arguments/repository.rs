@@ -1,5 +1,6 @@
 //! Arguments of `copal init`, `copal repair`, `copal sessions`, `copal stats` and `copal vm`.
 
+use super::backend::BackendArgs;
 use crate::{
     failure::{Failure, Outcome},
     human,
@@ -13,7 +14,7 @@ use std::path::PathBuf;
 #[command(after_help = "\
 The repository is encrypted with the password; without it the data cannot be read.
 
-The store is one preallocated file in DIR. With --backend hostfs it is a directory of files, which is slower: for file systems on \
+The store is one preallocated file in DIR. With --backend log it appends everything, for disks that turn. With --backend hostfs it is a directory of files, which is slower: for file systems on \
 which preallocation reserves no space (network shares, btrfs, ZFS). A block device given as the repository becomes the store itself; \
 a device that is not empty is refused unless --force is given.
 
@@ -23,10 +24,11 @@ Examples:
   copal init --repo /backup/copal --password-file /root/copal.password
   copal init --repo /dev/vg/copal --password-file /root/copal.password
   copal init --repo /mnt/share/copal --backend hostfs
+  copal init --repo /dev/sdb --backend log
   copal init --repo copal://127.0.0.1:7400/vms   (in a cluster, see `copal master --help`)
   copal init --repo /backup/copal                (asks for the password)")]
 pub(crate) struct InitArgs {
-    /// Bytes to preallocate, at least 64MiB (the default); a full store file grows
+    /// Bytes to preallocate, at least 64MiB (the default), for the backend log 256MiB; a full store file grows
     #[arg(long, value_name = "SIZE", value_parser = human::parse_bytes)]
     pub(crate) size: Option<u64>,
     /// How disks are cut into chunks, fixed for the life of the repository
@@ -39,9 +41,8 @@ pub(crate) struct InitArgs {
     /// hundreds of VMs; give 100% for a few dozen)
     #[arg(long, value_name = "SHARE", value_parser = human::parse_share)]
     pub(crate) pds_fraction: Option<u32>,
-    /// Kind of store, fixed for the life of the repository (default: cow)
-    #[arg(long, value_enum)]
-    pub(crate) backend: Option<BackendWord>,
+    #[command(flatten)]
+    pub(crate) backend: BackendArgs,
     /// Overwrite a block device that holds data
     #[arg(long)]
     pub(crate) force: bool,
@@ -65,14 +66,7 @@ impl InitArgs {
     }
 
     pub(crate) fn new_store(&self) -> NewStore {
-        NewStore {
-            backend: match self.backend {
-                None | Some(BackendWord::Cow) => copal_node::Backend::File,
-                Some(BackendWord::Hostfs) => copal_node::Backend::Files,
-            },
-            size_bytes: self.size.unwrap_or(64 << 20),
-            overwrite: self.force,
-        }
+        NewStore { backend: self.backend.kind(), size_bytes: self.size, overwrite: self.force }
     }
 }
 
@@ -83,15 +77,6 @@ pub(crate) enum LayoutWord {
     Solo,
     /// VMs share popular chunks only; many hosts write
     Fleet,
-}
-
-/// Kind of store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum BackendWord {
-    /// One preallocated file, or a block device: copy on write, one flush per commit
-    Cow,
-    /// Files in a directory, one per object: any file system that can sync
-    Hostfs,
 }
 
 /// How disks are cut into chunks.
@@ -129,7 +114,8 @@ Example:
 For a repository that does not open, or in which `copal check` finds much damage. The command opens it read-only, as far as its \
 structures can be read, and changes nothing in it. The new repository has the same password, ids and times. It holds the snapshots \
 in which every chunk matches its fingerprint. Saved and lost snapshots are listed. Exit code 20: a snapshot was lost, or only an \
-older state could be read, in which newer snapshots may be missing. The new repository needs as much space as the old one.
+older state could be read, in which newer snapshots may be missing. The new repository needs as much space as the old one. \
+It is of the same kind unless --backend is given.
 
 Example:
   copal repair store --to /mnt/new/copal")]
@@ -212,4 +198,6 @@ pub(crate) struct RepairStore {
     /// Directory of the new repository, or a block device; it must not hold a repository
     #[arg(long, value_name = "NEW")]
     pub(crate) to: PathBuf,
+    #[command(flatten)]
+    pub(crate) backend: BackendArgs,
 }

@@ -44,7 +44,8 @@ pub(super) fn run(context: &CommandContext<'_>, words: &Words) -> Outcome<()> {
         ));
     }
     let cache = state.join("cache");
-    let opened = repository::open_with_cache(&context.arguments.common, &cache, &context.patience())?;
+    let opened =
+        repository::open_with_cache(&context.arguments.common, &cache, words.backend, &context.patience())?;
     let stop = Arc::new(AtomicBool::new(false));
     let outcome = start_all(context, words, several, state, opened.shared(), &stop).map(|agents| {
         for agent in &agents {

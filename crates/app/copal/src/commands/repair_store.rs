@@ -21,9 +21,7 @@ use copal_backup::{
     SnapshotId, Stage,
 };
 use copal_data::{LocalStore, RescueReport};
-use copal_node::{
-    Access, Backend, MemoryShares, NewStore, NodeError, StoreLocation, UnfinishedStore, refuse_taken,
-};
+use copal_node::{Access, MemoryShares, NewStore, NodeError, StoreLocation, UnfinishedStore, refuse_taken};
 use copal_object::RecoveryReport;
 use copal_volume::VolumeStore;
 use serde_json::json;
@@ -50,8 +48,9 @@ pub(super) fn run(context: &CommandContext<'_>, words: &RepairStore) -> Outcome<
     let (options, patience) = (common.store_options(), context.patience());
     let (objects, recovery) = place.open_to_save(&options, &patience)?;
     let used = objects.space().live_bytes;
+    let new = NewStore { backend: words.backend.kind_or(objects.backend()), ..NewStore::default() };
     let from = engine(place.path(), objects, common.memory_bytes(), Access::Read)?;
-    let unfinished = UnfinishedStore::start(&words.to, &options, &as_new(&place))?;
+    let unfinished = UnfinishedStore::start(&words.to, &options, &new)?;
     let (objects, _) = unfinished.open(&options, &patience)?;
     let to = engine(unfinished.path(), objects.clone(), common.memory_bytes(), Access::Write)?;
 
@@ -88,18 +87,6 @@ fn engine(
 
 fn of_engine(path: &Path) -> impl FnOnce(copal_kv::Error) -> NodeError {
     move |source| NodeError::Engine { path: path.to_owned(), source }
-}
-
-/// The new store has the same backend as the old one; the chunk profile is part of the copied data.
-fn as_new(old: &StoreLocation) -> NewStore {
-    NewStore {
-        backend: match old {
-            StoreLocation::Files(_) => Backend::Files,
-            StoreLocation::File(_) | StoreLocation::Device(_) => Backend::File,
-        },
-        size_bytes: 64 << 20,
-        overwrite: false,
-    }
 }
 
 fn copy(

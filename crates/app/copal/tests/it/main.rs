@@ -6,6 +6,7 @@
 #![allow(clippy::disallowed_methods, reason = "a test without threads fails")]
 
 mod administration;
+mod backends;
 mod changes;
 mod changing;
 mod chaos;

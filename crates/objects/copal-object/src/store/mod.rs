@@ -5,10 +5,10 @@
 pub(crate) mod owner;
 
 use crate::{
-    Ack, CheckOptions, CreateOptions, FramePos, FrameReader, Lsn, MkfsOptions, ObjectId, ObjectKind,
-    ObjectStat, ObjectWriter, OpenOptions, RangeCoverage, RawExtent, RecoveryReport, ReservedFrame,
-    ShrinkReport, SpaceReservation, StoreCheckReport, StoreError, StoreOpenError, StoreOwnership, StoreSpace,
-    SystemLoan, Txn, WritableSpace,
+    Ack, BackendKind, CheckOptions, CreateOptions, FramePos, FrameReader, Lsn, MkfsOptions, ObjectId,
+    ObjectKind, ObjectStat, ObjectWriter, OpenOptions, RangeCoverage, RawExtent, RecoveryReport,
+    ReservedFrame, ShrinkReport, SpaceReservation, StoreCheckReport, StoreError, StoreOpenError,
+    StoreOwnership, StoreSpace, SystemLoan, Txn, WritableSpace,
     backend::hostfs::HostFiles,
     check::fsck,
     commit::{clean_mark, sync, transaction},
@@ -64,8 +64,10 @@ impl Store {
 
     /// Makes an empty store of files in `dir`, which is created if it does not exist. Blocks.
     /// # Errors
-    /// `Open`: the directory already holds a store, or cannot be written. `Device`.
+    /// `Open`: the directory already holds a store, or cannot be written. `Options`: the backend is `Log`.
+    /// `Device`.
     pub fn mkfs_dir(dir: &Path, options: &MkfsOptions) -> Result<(), StoreOpenError> {
+        open::mkfs::refuse_directory(options)?;
         let files: Arc<dyn Device> = HostFiles::create(dir)?;
         let journal_bytes = options.journal_bytes.unwrap_or(FILES_JOURNAL_BYTES);
         let options = MkfsOptions { journal_bytes: Some(journal_bytes), ..options.clone() };
@@ -156,6 +158,12 @@ impl Store {
     #[must_use]
     pub fn read_ahead_bytes(&self) -> u64 {
         self.inner.shape.gap_bytes.saturating_mul(4).clamp(READ_AHEAD_BYTES_LEAST, READ_AHEAD_BYTES_MOST)
+    }
+
+    /// Backend of the store.
+    #[must_use]
+    pub fn backend(&self) -> BackendKind {
+        BackendKind::of_superblock(self.inner.state.lock().checkpoint.superblock())
     }
 
     /// Unit in bytes to which reads of objects under `ReadCheck::Caller` are rounded. Reads that begin and end at

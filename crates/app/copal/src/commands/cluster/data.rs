@@ -10,7 +10,7 @@ use crate::{
 };
 use copal_data::MemberIdentity;
 use copal_node::{
-    Backend, MemberStack, MemoryShares, NewStore, NodeError, StoreLocation, StoreOptions, UnfinishedStore,
+    MemberStack, MemoryShares, NewStore, NodeError, StoreLocation, StoreOptions, UnfinishedStore,
 };
 use copal_server::{DataProcess, HomeError, ServerHome, StoreSpace};
 use copal_volume::group::{Incarnation, Term};
@@ -24,8 +24,6 @@ use std::{
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Longest search of a joining server for the master.
 const TO_JOIN: Duration = Duration::from_secs(30);
-/// Bytes that a new store preallocates; the store grows later.
-const FIRST_BYTES: u64 = 64 << 20;
 
 pub(crate) fn run(context: &CommandContext<'_>, words: &DataArgs) -> Outcome<()> {
     if let Some(parent) = words.child.end_with_parent {
@@ -100,6 +98,12 @@ fn again(context: &CommandContext<'_>, words: &DataArgs, mut home: ServerHome) -
                 home.name
             ),
         ));
+    }
+    if words.backend.backend.is_some() {
+        return Err(Failure::usage(format!(
+            "the store in {} exists and keeps its kind; leave --backend out",
+            words.dir.display()
+        )));
     }
     if let Some(listen) = &words.listen {
         check_address(listen)?;
@@ -193,11 +197,11 @@ fn begin(context: &CommandContext<'_>, words: &DataArgs, drawn: Option<ServerHom
         // Created by an interrupted first start; its identity is checked when it is opened.
         Ok(_) => None,
         Err(_) => {
-            let new = NewStore {
-                backend: Backend::File,
-                size_bytes: FIRST_BYTES.min(words.limit.unwrap_or(u64::MAX)),
-                overwrite: false,
-            };
+            let backend = words.backend.kind();
+            // A limit below the least size is refused as a size.
+            let least = NewStore::least_bytes(backend);
+            let size_bytes = words.limit.filter(|limit| *limit < least);
+            let new = NewStore { backend, size_bytes, ..NewStore::default() };
             Some(UnfinishedStore::start(&words.dir, &options, &new)?)
         }
     };

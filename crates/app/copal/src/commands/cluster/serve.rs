@@ -6,6 +6,7 @@ use crate::{
     failure::{Failure, Outcome, exit},
     place::PROFILE,
 };
+use clap::ValueEnum;
 use copal_client::{ClientProfile, administration::requests};
 use serde_json::{Value, json};
 use std::{
@@ -148,6 +149,9 @@ impl ServeRun<'_> {
         }
         if let Some(limit) = self.words.limit {
             typed.extend(["--limit".into(), limit.to_string().into()]);
+        }
+        if let Some(backend) = self.words.backend.backend.and_then(|word| word.to_possible_value()) {
+            typed.extend(["--backend".into(), backend.get_name().into()]);
         }
         if let Some(rate) = self.words.recovery_rate {
             typed.extend(["--recovery-rate".into(), rate.to_string().into()]);

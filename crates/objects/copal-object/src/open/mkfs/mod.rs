@@ -99,6 +99,27 @@ pub(crate) fn mkfs_device(
     }
 }
 
+/// Refuses the `log` backend in a directory: its segments lie in one file or on a device.
+pub(crate) fn refuse_directory(options: &MkfsOptions) -> Result<(), StoreOpenError> {
+    match options.backend {
+        BackendKind::Cow | BackendKind::Hostfs => Ok(()),
+        BackendKind::Log => {
+            refuse("the log backend takes a file or a device; use the hostfs backend in a directory".into())
+        }
+    }
+}
+
+impl BackendKind {
+    pub(crate) fn of_superblock(superblock: &Superblock) -> BackendKind {
+        match superblock.backend {
+            BACKEND_LOG => BackendKind::Log,
+            BACKEND_HOSTFS => BackendKind::Hostfs,
+            // The decoder accepts no other number.
+            _ => BackendKind::Cow,
+        }
+    }
+}
+
 /// Makes an empty store with a ring of records on `device`. All previous content is lost.
 pub(crate) fn mkfs(
     device: &Arc<dyn Device>,
