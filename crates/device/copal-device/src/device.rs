@@ -5,8 +5,11 @@
 //! - Every I/O completes exactly once and returns its buffer, also when it fails.
 //! - `at` and length are multiples of the logical block; anything else is `OutOfRange` and has no effect.
 
+pub(crate) mod clock;
+pub(crate) mod tally;
+
 use crate::completion::CompletionDriver;
-use crate::{AlignedBuf, Completion, DeviceError};
+use crate::{AlignedBuf, Completion, DeviceClock, DeviceError};
 use std::sync::Arc;
 
 /// Priority of an I/O: `Commit`, then `Foreground`, then `Background`.
@@ -274,6 +277,11 @@ pub trait Device: Send + Sync {
     /// Runs the next pending event of a device without a thread. `false` when idle, and always on real
     /// devices.
     fn drive(&self) -> bool;
+
+    /// The clock of the device's times. A device that wraps another one passes on that one's clock.
+    fn clock(&self) -> DeviceClock {
+        DeviceClock::wall()
+    }
 
     /// Access through the kernel's page cache, if the device has it.
     fn page_cache(&self) -> Option<&dyn PageCache> {

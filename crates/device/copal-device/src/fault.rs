@@ -23,11 +23,11 @@ mod medium;
 pub use inject::{Fault, FaultBudget, FlushFault, WriteFault};
 
 use crate::completion::CompletionDriver;
+use crate::device::tally::IoTally;
 use crate::device::{check_inside, check_io, check_range};
 use crate::error::DeviceError;
 use crate::memory::memory_geometry;
 use crate::record::DeviceHistory;
-use crate::tally::IoTally;
 use crate::{
     AlignedBuf, Completer, Completion, Device, DeviceCounters, Geometry, Image, Io, IoClass, IoDone, IoKind,
     PageCache,

@@ -19,11 +19,11 @@ mod queue;
 mod target;
 mod uring;
 
+use crate::device::tally::IoTally;
 use crate::device::{check_inside, check_io, check_range};
 use crate::error::{DeviceError, DeviceOpenError};
-use crate::tally::IoTally;
 use crate::{AlignedBuf, Completion, Device, DeviceCounters, Geometry, Io, IoDone, IoKind, PageCache};
-pub use geometry::is_on_rotational_disk;
+pub use geometry::{DiskCommands, is_on_rotational_disk};
 pub use overlap::{mounted_on, overlap_in_use, share_bytes};
 use pread::ThreadPool;
 use queue::{IoJob, JobQueue, JobReply, ResultBatch};
@@ -37,6 +37,8 @@ use uring::IoRing;
 pub struct FileOptions {
     /// Create the file with this many reserved bytes; it must not exist. `None`: it must exist.
     pub create_size: Option<u64>,
+    /// Remove the name of the created file at once: its space is free when it is closed, also after a kill.
+    pub unnamed: bool,
     /// Share the file with other readers and write nothing.
     pub read_only: bool,
     /// Use the thread pool even when the kernel offers io_uring.

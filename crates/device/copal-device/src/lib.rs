@@ -19,8 +19,9 @@
 //! - C8 for all of these rules, a write through the page cache is a write of the logical blocks it touches.
 //!   It completes when the call returns.
 //!
-//! Not here: meaning of the bytes, free space, checksums (`copal-object`); measurements of real devices (not
-//! built yet).
+//! A [`probe`] measures a device and chooses the backend for it.
+//!
+//! Not here: meaning of the bytes, free space, checksums (`copal-object`).
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]
 
@@ -37,15 +38,21 @@ pub mod fault;
 mod file;
 mod image;
 mod memory;
+pub mod probe;
 mod random;
 mod record;
-mod tally;
 
 pub use buffer::{AlignedBuf, BUFFER_ALIGNMENT, KeptLimit};
 pub use completion::{Completer, Completion, CompletionDriver};
+pub use device::clock::{DeviceClock, VirtualClock};
 pub use device::{Device, DeviceCounters, Geometry, Io, IoClass, IoDone, IoKind, PageCache, ZonedModel};
 pub use error::{DeviceError, DeviceOpenError};
-pub use file::{FileOptions, is_on_rotational_disk, mounted_on, open_file, overlap_in_use, share_bytes};
+pub use file::{
+    DiskCommands, FileOptions, is_on_rotational_disk, mounted_on, open_file, overlap_in_use, share_bytes,
+};
 pub use image::Image;
 pub use memory::MemoryDevice;
+#[cfg(any(test, feature = "fuzz"))]
+#[doc(hidden)]
+pub use probe::fuzz;
 pub use record::DeviceHistory;

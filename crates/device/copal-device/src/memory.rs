@@ -2,9 +2,9 @@
 //!
 //! It replaces a real device in tests of upper layers. Crashes and faults belong to the fault device.
 
+use crate::device::tally::IoTally;
 use crate::device::{check_inside, check_io, check_range};
 use crate::error::DeviceError;
-use crate::tally::IoTally;
 use crate::{
     AlignedBuf, Completion, Device, DeviceCounters, Geometry, Image, Io, IoDone, IoKind, PageCache,
     ZonedModel,

@@ -3,8 +3,8 @@
 //! Not here: latent sector errors, and errors of writes and flushes (`copal_device::fault`).
 
 use copal_device::{
-    AlignedBuf, Completion, CompletionDriver, Device, DeviceCounters, DeviceError, Geometry, Io, IoDone,
-    IoKind, PageCache,
+    AlignedBuf, Completion, CompletionDriver, Device, DeviceClock, DeviceCounters, DeviceError, Geometry, Io,
+    IoDone, IoKind, PageCache,
 };
 use std::{
     ops::Range,
@@ -97,6 +97,9 @@ impl Device for FailingReads {
         self.below.page_cache()
     }
 
+    fn clock(&self) -> DeviceClock {
+        self.below.clock()
+    }
     fn driver(&self) -> Option<Arc<dyn CompletionDriver>> {
         self.below.driver()
     }

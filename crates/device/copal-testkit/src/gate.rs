@@ -3,8 +3,8 @@
 //! Not here: devices that fail at random or lose power (`copal_device::fault`).
 
 use copal_device::{
-    AlignedBuf, Completer, Completion, CompletionDriver, Device, DeviceCounters, DeviceError, Geometry, Io,
-    IoClass, IoDone, IoKind, PageCache,
+    AlignedBuf, Completer, Completion, CompletionDriver, Device, DeviceClock, DeviceCounters, DeviceError, Geometry,
+    Io, IoClass, IoDone, IoKind, PageCache,
 };
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
@@ -178,6 +178,9 @@ impl Device for GatedDevice {
     }
     fn page_cache(&self) -> Option<&dyn PageCache> {
         self.below.page_cache().map(|_| self as &dyn PageCache)
+    }
+    fn clock(&self) -> DeviceClock {
+        self.below.clock()
     }
     fn driver(&self) -> Option<Arc<dyn CompletionDriver>> {
         self.below.driver()

@@ -15,12 +15,12 @@ use super::model::{CommandKind, DiskModel, ModelCommand, ModelCounters};
 use super::ssd::{SsdModel, SsdProfile};
 use crate::class_queue::ClassQueue;
 use crate::completion::CompletionDriver;
+use crate::device::tally::IoTally;
 use crate::device::{check_io, check_range};
 use crate::memory::{DISCARDED, memory_geometry};
-use crate::tally::IoTally;
 use crate::{
-    AlignedBuf, Completer, Completion, Device, DeviceCounters, DeviceError, Geometry, Image, Io, IoClass,
-    IoDone, IoKind,
+    AlignedBuf, Completer, Completion, Device, DeviceClock, DeviceCounters, DeviceError, Geometry, Image, Io,
+    IoClass, IoDone, IoKind, VirtualClock,
 };
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
@@ -115,7 +115,7 @@ impl EmulatedDevice<SsdModel> {
 }
 
 impl<M: DiskModel + 'static> EmulatedDevice<M> {
-    fn of_model(model: M, image: Image, geometry: Geometry) -> Arc<EmulatedDevice<M>> {
+    pub(crate) fn of_model(model: M, image: Image, geometry: Geometry) -> Arc<EmulatedDevice<M>> {
         assert!(
             image.size().is_multiple_of(u64::from(geometry.logical_block)),
             "the size of a device is a multiple of its block"
@@ -220,6 +220,12 @@ impl<M: DiskModel> EmulatedDisk<M> {
     }
 }
 
+impl<M: DiskModel> VirtualClock for EmulatedDisk<M> {
+    fn now(&self) -> Duration {
+        self.state.lock().model.now()
+    }
+}
+
 impl<M: DiskModel> CompletionDriver for EmulatedDisk<M> {
     fn drive(&self) -> bool {
         let mut state = self.state.lock();
@@ -285,6 +291,10 @@ impl<M: DiskModel + 'static> Device for EmulatedDevice<M> {
 
     fn drive(&self) -> bool {
         self.disk.drive()
+    }
+
+    fn clock(&self) -> DeviceClock {
+        DeviceClock::of_model(self.disk.clone())
     }
 
     fn engine(&self) -> &'static str {

@@ -4,7 +4,7 @@ use super::block;
 use super::target::{MAX_IO, TargetKind};
 use crate::{Geometry, ZonedModel};
 use rustix::fd::AsFd;
-use rustix::fs::{AtFlags, StatxFlags};
+use rustix::fs::{AtFlags, FileType, StatxFlags};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -79,6 +79,35 @@ pub(super) fn geometry(
 #[must_use]
 pub fn is_on_rotational_disk(file: impl AsFd) -> bool {
     rustix::fs::fstat(file).is_ok_and(|stat| DiskQueue::of(Path::new(SYSFS), stat.st_dev).is_rotational())
+}
+
+/// Counts of the commands that a disk has completed, as the system keeps them.
+pub struct DiskCommands(PathBuf);
+
+impl DiskCommands {
+    /// The disk of a block device, or of the file system of a file. `None` where the system names none.
+    #[must_use]
+    pub fn of(path: &Path) -> Option<DiskCommands> {
+        let stat = rustix::fs::stat(path).ok()?;
+        let device = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::BlockDevice => stat.st_rdev,
+            _ => stat.st_dev,
+        };
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        let counts = DiskCommands(Path::new(SYSFS).join(format!("dev/block/{major}:{minor}/stat")));
+        counts.writes().map(|_| counts)
+    }
+
+    /// Writes and flushes so far, also those of other programs.
+    #[must_use]
+    pub fn writes(&self) -> Option<u64> {
+        const WRITES: usize = 4;
+        const FLUSHES: usize = 15;
+        let text = std::fs::read_to_string(&self.0).ok()?;
+        let number = |place| text.split_whitespace().nth(place)?.parse::<u64>().ok();
+        // Older kernels count no flushes.
+        number(WRITES)?.checked_add(number(FLUSHES).unwrap_or(0))
+    }
 }
 
 /// The directory in sysfs that describes a disk's request queue.

@@ -32,8 +32,11 @@ pub(super) fn open(path: &Path, options: &FileOptions) -> Result<FileTarget, Dev
         Some(size) => {
             let fd = create(path)?;
             let kind = TargetKind::File { punch_holes: options.punch_holes };
+            if options.unnamed {
+                rustix::fs::unlink(path).map_err(|error| DeviceOpenError::from_errno(path, false, error))?;
+            }
             let made = allocate(path, &fd, size).and_then(|()| prepare(path, options, fd, kind));
-            if made.is_err() {
+            if made.is_err() && !options.unnamed {
                 // The first error is the one to report; a file that remains is empty or unused.
                 let _ = std::fs::remove_file(path);
             }

@@ -7,7 +7,7 @@
 use super::queue::{IoJob, JobQueue};
 use super::target::FileTarget;
 use crate::completion::enter_delivering_thread;
-use crate::tally::IoTally;
+use crate::device::tally::IoTally;
 use crate::{DeviceError, IoDone, IoKind};
 use std::sync::Arc;
 use std::thread::JoinHandle;

@@ -19,7 +19,7 @@ use super::pread::{self, join_unless_self};
 use super::queue::{IoJob, JobQueue, NextJob};
 use super::target::FileTarget;
 use crate::completion::enter_delivering_thread;
-use crate::tally::IoTally;
+use crate::device::tally::IoTally;
 use crate::{DeviceError, IoDone, IoKind};
 use io_uring::{IoUring, opcode, squeue, types};
 use rustix::event::EventfdFlags;
