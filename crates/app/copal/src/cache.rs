@@ -17,7 +17,6 @@ use copal_backup::Repository;
 use copal_node::{
     Access, MemoryShares, NewStore, Patience, Stack, StoreLocation, StoreOptions, UnfinishedStore,
 };
-use copal_object::BackendKind;
 use std::{
     fs::{DirBuilder, File},
     io::{ErrorKind, Write},
@@ -34,14 +33,14 @@ const TEXT: &str =
 const STORE: [&str; 5] =
     ["store.copal", "store.copal.unfinished", "store.files", "store.files.unfinished", "init.lock"];
 
-/// Opens the cache in a directory; creates it again, with `backend`, if it is missing or damaged. Blocks on the
-/// disk.
+/// Opens the cache in a directory; creates it again, as `plan` decides, if it is missing or damaged. Blocks on
+/// the disk.
 /// # Errors
 /// `denied`: the directory holds other files, which stay. Errors of a store.
 pub(crate) fn open(
     common: &CommonArgs,
     directory: &Path,
-    backend: BackendKind,
+    plan: &dyn Fn(&Path) -> Outcome<NewStore>,
     patience: &Patience,
 ) -> Outcome<Stack> {
     let options = StoreOptions { accept_tail_loss: true, ..common.store_options() };
@@ -67,8 +66,7 @@ pub(crate) fn open(
         }
         Err(failure) => return Err(failure),
     }
-    let new = NewStore { backend, ..NewStore::default() };
-    let unfinished = UnfinishedStore::start(directory, &options, &new)?;
+    let unfinished = UnfinishedStore::start(directory, &options, &plan(directory)?)?;
     let opened = unfinished.open(&options, patience)?;
     let stack = Stack::open(unfinished.path(), opened, Access::Write, engine_bytes)?;
     unfinished.finish()?;
@@ -170,8 +168,12 @@ mod tests {
         CopalArgs::parse_from(words).common
     }
 
+    fn usual(_: &Path) -> Outcome<NewStore> {
+        Ok(NewStore::default())
+    }
+
     fn opens(directory: &Path) -> Outcome<()> {
-        let stack = open(&common(), directory, BackendKind::Cow, &Patience::none())?;
+        let stack = open(&common(), directory, &usual, &Patience::none())?;
         stack.close(|_| ())?;
         Ok(())
     }
@@ -217,7 +219,7 @@ mod tests {
     fn a_repository_is_no_cache() {
         let scratch = tempfile::tempdir().unwrap();
         let cache = scratch.path().join("cache");
-        let stack = open(&common(), &cache, BackendKind::Cow, &Patience::none()).unwrap();
+        let stack = open(&common(), &cache, &usual, &Patience::none()).unwrap();
         let options = InitOptions {
             argon2_memory_kib: 64,
             ..InitOptions::new(Unlock::Password("correct horse".to_owned().into()))
@@ -243,7 +245,8 @@ mod tests {
         std::fs::write(cache.join("mine"), "precious").unwrap();
         opens(&cache).unwrap();
         assert!(
-            cache.join("store.copal").metadata().unwrap().len() >= NewStore::least_bytes(BackendKind::Cow)
+            cache.join("store.copal").metadata().unwrap().len()
+                >= NewStore::least_bytes(copal_object::BackendKind::Cow)
         );
         assert_eq!(std::fs::read(cache.join("mine")).unwrap(), b"precious");
         // A cache of a release that set no mark gets one.

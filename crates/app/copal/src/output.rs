@@ -45,6 +45,10 @@ impl CommandOutput {
         self.json
     }
 
+    pub(crate) fn is_quiet(self) -> bool {
+        self.quiet
+    }
+
     pub(crate) fn progress_style(self) -> ProgressStyle {
         match (self.quiet, self.json, io::stderr().is_terminal()) {
             (true, _, _) => ProgressStyle::None,

@@ -12,7 +12,7 @@ use crate::{
 };
 use copal_backup::{IndexHome, InitOptions, KeptKey, Layout, Repository, Unlock};
 use copal_client::{ClusterStore, LeaseError};
-use copal_node::{Access, MemoryShares, Patience, Stack, UnfinishedStore, refuse_taken};
+use copal_node::{Access, MemoryShares, NewStore, Patience, Stack, UnfinishedStore, refuse_taken};
 use copal_object::{ShrinkReport, StoreError};
 use copal_volume::VolumeStore;
 use std::{
@@ -154,11 +154,12 @@ impl OpenRepository {
     }
 }
 
-/// Creates a repository. On failure nothing is left behind.
+/// Creates a repository in the store that `plan` decides on. On failure nothing is left behind.
 pub(crate) fn init(
     common: &CommonArgs,
     init: &InitArgs,
     chunking: copal_backup::ChunkProfile,
+    plan: &dyn Fn(&Path) -> Outcome<NewStore>,
     patience: &Patience,
 ) -> Outcome<OpenRepository> {
     let named = common.repository()?;
@@ -170,7 +171,7 @@ pub(crate) fn init(
     refuse_taken(named)?;
     let unlock = password::for_init(common)?;
     let options = common.store_options();
-    let unfinished = UnfinishedStore::start(named, &options, &init.new_store())?;
+    let unfinished = UnfinishedStore::start(named, &options, &plan(named)?)?;
     let stack = Stack::open(
         unfinished.path(),
         unfinished.open(&options, patience)?,
@@ -257,11 +258,12 @@ pub(crate) fn open_kept(common: &CommonArgs, key: &KeptKey, patience: &Patience)
 }
 
 /// Like [`open`] for writing; the index of a repository in a cluster is in a store in `directory` instead of
-/// memory. A new one gets `backend`.
+/// memory. `plan` decides on a new one.
 pub(crate) fn open_with_cache(
     common: &CommonArgs,
     directory: &Path,
     backend: BackendArgs,
+    plan: &dyn Fn(&Path) -> Outcome<NewStore>,
     patience: &Patience,
 ) -> Outcome<OpenRepository> {
     let RepositoryPlace::Cluster(place) = RepositoryPlace::find(common)? else {
@@ -272,7 +274,7 @@ pub(crate) fn open_with_cache(
         }
         return open(common, Access::Write, patience);
     };
-    let stack = cache::open(common, directory, backend.kind(), patience)?;
+    let stack = cache::open(common, directory, plan, patience)?;
     let index = IndexHome::Kv(stack.kv().clone());
     let mut opened = open_in_cluster(common, Access::Write, &place, index, patience)?;
     opened.cache = Some(Box::new(stack));

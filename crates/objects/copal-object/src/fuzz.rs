@@ -55,6 +55,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
             checkpoint_copy_at: number(),
             chain_seed: number(),
             mount: number(),
+            profile: String::from_utf8_lossy(&bytes[..bytes.len().min(64)]).into_owned(),
         };
         let _ = Superblock::decode(&superblock.encode(0), 0);
     }),
@@ -177,6 +178,7 @@ fn superblock() -> Superblock {
         checkpoint_copy_at: 0,
         chain_seed: 0,
         mount: 1,
+        profile: String::new(),
     }
 }
 

@@ -59,6 +59,24 @@ pub enum NodeError {
         /// Description of its data, with an article.
         found: String,
     },
+    /// A probe would destroy the data of a block device.
+    #[error("a probe of {} would destroy its data", .path.display())]
+    NotProbed {
+        /// The block device.
+        path: PathBuf,
+        /// It holds a Copal store.
+        holds_store: bool,
+    },
+    /// A file or device is too short for a probe.
+    #[error("{} has {bytes} bytes, a probe takes {least}", .path.display())]
+    TooShort {
+        /// The file or device.
+        path: PathBuf,
+        /// Its length.
+        bytes: u64,
+        /// Least length.
+        least: u64,
+    },
     /// A store of files needs a directory.
     #[error("{} is a block device, a store of files takes a directory", .path.display())]
     BlockDevice {

@@ -4,6 +4,7 @@
 //! - [`StoreLocation`] finds the store there.
 //! - [`UnfinishedStore`] makes a new one; after a crash it is complete or absent.
 //! - [`Stack`] opens objects, engine and volumes on it, and closes them in reverse order.
+//! - [`ProbePlace`] has the range in which a probe of a disk may write.
 //! - [`IdleMarker`] marks an idle store as cleanly ended.
 //! - [`MemoryShares`] divides the memory of the process.
 //!
@@ -41,6 +42,7 @@ pub use directory_lock::DirectoryLock;
 pub use error::{MissingStore, NodeError};
 pub use holder::{LockHolder, holders};
 pub use idle_marker::IdleMarker;
+pub use location::probe_place::ProbePlace;
 pub use location::{Access, OpenedStore, StoreLocation, StoreOptions, refuse_taken};
 pub use member_stack::MemberStack;
 pub use memory_shares::MemoryShares;

@@ -5,6 +5,8 @@
 //!
 //! Not here: creation (`unfinished_store`), contents (`stack`).
 
+pub(crate) mod probe_place;
+
 use crate::{
     error::{MissingStore, NodeError},
     patience::Patience,

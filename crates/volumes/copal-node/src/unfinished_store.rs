@@ -14,7 +14,7 @@ use crate::{
     location::{is_block_device, refuse_taken},
     patience::Patience,
 };
-use copal_device::{Device, FileOptions};
+use copal_device::{Device, FileOptions, probe::DeviceProfile};
 use copal_object::{BackendKind, MkfsOptions, Store, StoreOpenError};
 use rustix::{
     fs::{CWD, RenameFlags},
@@ -34,7 +34,7 @@ const UNFINISHED: &str = ".unfinished";
 const LOCK_FILE: &str = "init.lock";
 
 /// Options of a new store.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct NewStore {
     /// Its backend. `Cow` and `Log` take one preallocated file or a block device, `Hostfs` a directory.
     pub backend: BackendKind,
@@ -42,6 +42,8 @@ pub struct NewStore {
     pub size_bytes: Option<u64>,
     /// Overwrite a block device that holds data.
     pub overwrite: bool,
+    /// Figures of the disk, which the store keeps.
+    pub profile: Option<DeviceProfile>,
 }
 
 impl NewStore {
@@ -65,7 +67,7 @@ impl NewStore {
     }
 
     fn of_objects(&self) -> MkfsOptions {
-        MkfsOptions { backend: self.backend, ..MkfsOptions::default() }
+        MkfsOptions { backend: self.backend, profile: self.profile.clone(), ..MkfsOptions::default() }
     }
 }
 

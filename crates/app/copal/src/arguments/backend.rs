@@ -14,6 +14,8 @@ pub(crate) struct BackendArgs {
 /// Kind of store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum BackendWord {
+    /// Measure the disk for up to 30 seconds, and take cow or log as `copal device probe` says
+    Auto,
     /// One preallocated file, or a block device: copy on write, one flush per commit
     Cow,
     /// The same, but everything is appended to segments: for disks that turn; at least 256MiB
@@ -22,19 +24,24 @@ pub(crate) enum BackendWord {
     Hostfs,
 }
 
-impl BackendArgs {
-    /// The given backend, or the usual one.
-    pub(crate) fn kind(self) -> BackendKind {
-        self.kind_or(BackendKind::Cow)
-    }
+/// A backend, or the wish to find out which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BackendChoice {
+    /// The one for the disk.
+    Auto,
+    /// This one.
+    Given(BackendKind),
+}
 
+impl BackendArgs {
     /// The given backend, or `usual`.
-    pub(crate) fn kind_or(self, usual: BackendKind) -> BackendKind {
-        match self.backend {
+    pub(crate) fn choice(self, usual: BackendKind) -> BackendChoice {
+        BackendChoice::Given(match self.backend {
+            Some(BackendWord::Auto) => return BackendChoice::Auto,
             None => usual,
             Some(BackendWord::Cow) => BackendKind::Cow,
             Some(BackendWord::Log) => BackendKind::Log,
             Some(BackendWord::Hostfs) => BackendKind::Hostfs,
-        }
+        })
     }
 }

@@ -10,6 +10,7 @@ mod bitmap;
 mod client;
 mod cluster;
 mod cluster_process;
+mod device;
 mod export;
 mod global;
 mod key;
@@ -23,7 +24,7 @@ pub(crate) use agent::{
     AgentArgs, AgentCommand, JobCommand, JobOptions, JobRun, JobStatus, PdsCleanup, PdsCommand, PdsPrune,
     SchemeWord,
 };
-pub(crate) use backend::BackendArgs;
+pub(crate) use backend::{BackendArgs, BackendChoice};
 pub(crate) use backup::{BackupArgs, FormatWord, FreezeWord};
 pub(crate) use bitmap::{BitmapCommand, BitmapLs, BitmapRm};
 pub(crate) use client::ClientCommand;
@@ -32,6 +33,7 @@ pub(crate) use cluster::{
     RebalanceCommand, StatusArgs, TransferWord,
 };
 pub(crate) use cluster_process::{DataArgs, MasterArgs, ServeArgs};
+pub(crate) use device::{DeviceCommand, DeviceProbeArgs, DeviceProfileArgs};
 pub(crate) use export::{MountArgs, NbdArgs};
 pub(crate) use global::{CommonArgs, WaitCondition};
 pub(crate) use key::{KeyAdd, KeyCommand, KeyRm, RoleWord};
@@ -240,6 +242,9 @@ pub(crate) enum CopalCommand {
     /// Back up, restore or check the database of a master
     #[command(subcommand)]
     Meta(MetaCommand),
+    /// Measure disks, and show the profile that a store holds
+    #[command(subcommand)]
+    Device(DeviceCommand),
     /// Inspect or repair the key-value engine below a repository, or any of its stores
     Kv(kv::KvArgs),
     /// Resume a guest that a killed backup had stopped; for the guardian of the backup

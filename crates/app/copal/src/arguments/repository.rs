@@ -24,7 +24,8 @@ Examples:
   copal init --repo /backup/copal --password-file /root/copal.password
   copal init --repo /dev/vg/copal --password-file /root/copal.password
   copal init --repo /mnt/share/copal --backend hostfs
-  copal init --repo /dev/sdb --backend log
+  copal init --repo /dev/vg/disk --backend log
+  copal init --repo /backup/copal --backend auto   (measures the disk, and takes cow or log)
   copal init --repo copal://127.0.0.1:7400/vms   (in a cluster, see `copal master --help`)
   copal init --repo /backup/copal                (asks for the password)")]
 pub(crate) struct InitArgs {
@@ -65,8 +66,9 @@ impl InitArgs {
         }
     }
 
+    /// The new store, but for its backend.
     pub(crate) fn new_store(&self) -> NewStore {
-        NewStore { backend: self.backend.kind(), size_bytes: self.size, overwrite: self.force }
+        NewStore { size_bytes: self.size, overwrite: self.force, ..NewStore::default() }
     }
 }
 

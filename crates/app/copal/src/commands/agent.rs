@@ -2,7 +2,7 @@
 
 pub(super) mod local;
 
-use super::{CommandContext, close, cluster, job};
+use super::{CommandContext, close, cluster, job, new_store};
 use crate::{
     arguments::AgentArgs as Words,
     failure::{Failure, Outcome, exit},
@@ -14,7 +14,8 @@ use crate::{
 };
 use copal_agent::agent::{self, Agent, AgentError, AgentOptions, RepairOutcome};
 use copal_backup::{Repository, VmStats};
-use copal_node::Access;
+use copal_node::{Access, NewStore};
+use copal_object::BackendKind;
 use serde_json::json;
 use std::{
     collections::HashSet,
@@ -44,8 +45,10 @@ pub(super) fn run(context: &CommandContext<'_>, words: &Words) -> Outcome<()> {
         ));
     }
     let cache = state.join("cache");
-    let opened =
-        repository::open_with_cache(&context.arguments.common, &cache, words.backend, &context.patience())?;
+    let choice = words.backend.choice(BackendKind::Cow);
+    let plan = |named: &Path| new_store::plan(context, named, choice, NewStore::default());
+    let common = &context.arguments.common;
+    let opened = repository::open_with_cache(common, &cache, words.backend, &plan, &context.patience())?;
     let stop = Arc::new(AtomicBool::new(false));
     let outcome = start_all(context, words, several, state, opened.shared(), &stop).map(|agents| {
         for agent in &agents {

@@ -1,13 +1,15 @@
 //! `copal init`.
 
-use super::{CommandContext, close};
+use super::{CommandContext, close, new_store};
 use crate::{
     arguments::{ChunkingWord, InitArgs},
     failure::Outcome,
     repository,
 };
 use copal_backup::{ChunkProfile, Layout};
+use copal_object::BackendKind;
 use serde_json::json;
+use std::path::Path;
 
 pub(super) fn run(context: &CommandContext<'_>, init: &InitArgs) -> Outcome<()> {
     let profile = match init.chunking {
@@ -15,7 +17,9 @@ pub(super) fn run(context: &CommandContext<'_>, init: &InitArgs) -> Outcome<()> 
         ChunkingWord::Paper => ChunkProfile::Paper,
         ChunkingWord::Clone => ChunkProfile::Clone,
     };
-    let opened = repository::init(&context.arguments.common, init, profile, &context.patience())?;
+    let choice = init.backend.choice(BackendKind::Cow);
+    let plan = |named: &Path| new_store::plan(context, named, choice, init.new_store());
+    let opened = repository::init(&context.arguments.common, init, profile, &plan, &context.patience())?;
     let info = opened.repository().info();
     close(opened, Ok(()))?;
     let dir =

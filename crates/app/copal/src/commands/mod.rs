@@ -7,6 +7,8 @@ mod backup;
 mod bitmap;
 mod check;
 mod cluster;
+mod device;
+mod device_profile;
 mod export;
 mod fields;
 mod forget;
@@ -16,6 +18,7 @@ mod job;
 mod key;
 mod kv;
 mod list;
+mod new_store;
 mod pds;
 mod prune;
 mod repair_store;
@@ -25,8 +28,8 @@ mod vm;
 
 use crate::{
     arguments::{
-        AgentCommand, CommonArgs, CopalArgs, CopalCommand, JobCommand, PdsCommand, RepairCommand,
-        SessionsCommand, VmCommand,
+        AgentCommand, CommonArgs, CopalArgs, CopalCommand, DeviceCommand, JobCommand, PdsCommand,
+        RepairCommand, SessionsCommand, VmCommand,
     },
     failure::{Failure, Outcome, exit},
     holder_text, human,
@@ -132,6 +135,8 @@ pub(crate) fn run(arguments: &CopalArgs, output: &CommandOutput) -> Outcome<()> 
         CopalCommand::Events(words) => cluster::events(&context, words),
         CopalCommand::Doctor(words) => cluster::doctor(&context, words),
         CopalCommand::Meta(words) => cluster::meta(&context, words),
+        CopalCommand::Device(DeviceCommand::Probe(words)) => device::probe(&context, words),
+        CopalCommand::Device(DeviceCommand::Profile(words)) => device_profile::run(&context, words),
         CopalCommand::Kv(words) => kv::run(&context, words),
         CopalCommand::Repair(RepairCommand::Index) => stats::repair_index(&context),
         CopalCommand::Repair(RepairCommand::Leak(words)) => vm::repair_leak(&context, words),

@@ -9,6 +9,7 @@
 use super::{
     CommandContext,
     fields::{self, peak_memory_bytes},
+    new_store,
 };
 use crate::{
     arguments::RepairStore,
@@ -48,7 +49,8 @@ pub(super) fn run(context: &CommandContext<'_>, words: &RepairStore) -> Outcome<
     let (options, patience) = (common.store_options(), context.patience());
     let (objects, recovery) = place.open_to_save(&options, &patience)?;
     let used = objects.space().live_bytes;
-    let new = NewStore { backend: words.backend.kind_or(objects.backend()), ..NewStore::default() };
+    let choice = words.backend.choice(objects.backend());
+    let new = new_store::plan(context, &words.to, choice, NewStore::default())?;
     let from = engine(place.path(), objects, common.memory_bytes(), Access::Read)?;
     let unfinished = UnfinishedStore::start(&words.to, &options, &new)?;
     let (objects, _) = unfinished.open(&options, &patience)?;

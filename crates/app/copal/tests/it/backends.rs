@@ -3,7 +3,7 @@
 use crate::{
     cluster::Served,
     disks::{Disk, MIB, assert_restored},
-    harness::{House, id},
+    harness::{House, Run, id},
     loop_device::LoopDevice,
 };
 use std::{fs::File, os::unix::fs::FileExt, path::Path};
@@ -91,6 +91,64 @@ fn impossible_backends_are_refused_before_anything_is_made() {
     let refused = house.run(words);
     assert_eq!(refused.code, Some(2), "{refused:?}");
     assert!(refused.sentence().contains("leave it out"), "{refused:?}");
+}
+
+/// The choice is printed with its reason, and the store keeps the profile that led to it.
+#[test]
+fn auto_measures_the_disk_and_obeys_the_choice() {
+    let house = House::without_password();
+    let mut init = house.command(["--json"]);
+    let run = Run::of(init.args(["init", "--backend", "auto"]).output().unwrap());
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let lines = run.lines();
+    let said = lines.iter().find(|line| line["message_type"] == "backend").unwrap();
+    let expected = if said["backend"] == "log" { LOG } else { COW };
+    assert_eq!(backend_of(&house.store()), expected, "{said}");
+    assert!(!said["reason"].as_str().unwrap().is_empty());
+    let entries: Vec<_> = std::fs::read_dir(house.path(".")).unwrap().collect();
+    assert_eq!(entries.len(), 2, "the password and the repository: {entries:?}");
+    lives(&house);
+    let repository = house.repository();
+    let word = repository.to_str().unwrap();
+    let held = house.summary(["device", "profile", "--store", word]);
+    assert_eq!(held["profile"]["reason"], said["reason"], "{held}");
+    assert_eq!(held["store_gap_bytes"], held["profile"]["gap_bytes"], "{held}");
+    let refused = house.run(["--repo", "copal://127.0.0.1:1/vms", "init", "--backend", "auto"]);
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+}
+
+#[test]
+fn a_person_gives_a_store_another_profile() {
+    let house = House::plain();
+    let store = house.word("repository");
+    let none = house.summary(["device", "profile", "--store", &store]);
+    assert!(none["profile"].is_null() && none["store_depth"] == 64, "{none}");
+    let page = include_str!("../../../../../docs/formats/device-profile.md");
+    let text = page.split("```text\n").nth(1).unwrap().split("```").next().unwrap();
+    let text = text.replace("plp no", "plp yes");
+    std::fs::write(house.path("profile"), &text).unwrap();
+    let file = house.word("profile");
+    house.good(["device", "profile", "--store", &store, "--set", &file]);
+    let shown = house.good(["device", "profile", "--store", house.store().to_str().unwrap()]);
+    assert_eq!(String::from_utf8(shown.stdout).unwrap(), text);
+    let held = house.summary(["device", "profile", "--store", &store]);
+    assert_eq!(
+        (&held["profile"]["plp"], &held["store_gap_bytes"]),
+        (&true.into(), &2_375_680.into()),
+        "{held}"
+    );
+    house.check();
+    // Mistakes change nothing.
+    for (text, part) in [("", "no profile"), (&text.replace("kind block", "kind x"), "line 2")] {
+        std::fs::write(house.path("profile"), text).unwrap();
+        let refused = house.run(["device", "profile", "--store", &store, "--set", &file]);
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        assert!(refused.sentence().contains(part), "{refused:?}");
+    }
+    std::fs::write(house.path("profile"), vec![b'x'; 10 << 20]).unwrap();
+    assert_eq!(house.run(["device", "profile", "--store", &store, "--set", &file]).code, Some(2));
+    let none = house.run(["device", "profile", "--store", &house.word("nothing")]);
+    assert_eq!(none.code, Some(10), "{none:?}");
 }
 
 /// Data servers in segments, and an agent whose cache lies in segments.

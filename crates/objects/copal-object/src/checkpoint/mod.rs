@@ -114,6 +114,7 @@ fn start_checkpoint(store: &StoreCore, state: &mut StoreState) {
         checkpoint_lsn: position.lsn,
         chain_seed,
         mount,
+        profile: state.checkpoint.profile().to_owned(),
         ..live.clone()
     };
     let pending = NewCheckpoint {

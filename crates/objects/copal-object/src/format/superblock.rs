@@ -5,11 +5,16 @@
 //! - Even generations go to copies 0 and 2, odd ones to 1 and 3: a torn update damages only the older one.
 
 use super::hash128;
-use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, EnvelopeError, Format, NotZeroPadding, Put, Reader};
+use copal_codec::{
+    DecodeError, ENVELOPE_LEN, Envelope, EnvelopeError, Format, NotZeroPadding, Put, Reader, crc32c,
+};
+use copal_device::probe::PROFILE_BYTES_MAX;
 use std::ops::RangeInclusive;
 
 /// Bytes of one copy.
 pub(crate) const SUPERBLOCK_LEN: usize = 4096;
+/// First bytes of each copy.
+pub(crate) const SUPERBLOCK_MAGIC: [u8; 8] = *b"COPALSUP";
 /// Byte offsets of the copies. Fixed: growth moves nothing.
 pub(crate) const COPIES: [u64; 4] = [0, 1 << 20, 32 << 20, 48 << 20];
 /// Least length of a store, so that all copies have a place.
@@ -25,9 +30,9 @@ pub(crate) const BACKEND_HOSTFS: u8 = 3;
 
 const BODY_LEN: usize = 152;
 const FORMAT: Format =
-    Format { magic: *b"COPALSUP", name: "superblock", oldest: 1, version: 3, known_flags: 0 };
-/// Without segments the version stays, so that earlier releases read the store.
-const WITHOUT_SEGMENTS: Format = Format { version: 2, ..FORMAT };
+    Format { magic: SUPERBLOCK_MAGIC, name: "superblock", oldest: 1, version: 3, known_flags: 0 };
+/// Without segments and a profile the version stays, so that earlier releases read the store.
+const PLAIN: Format = Format { version: 2, ..FORMAT };
 /// Least and largest size of a segment in bytes.
 pub(crate) const SEGMENT_BYTES: RangeInclusive<u32> = 64 << 10..=1 << 30;
 
@@ -56,7 +61,12 @@ pub(crate) struct Superblock {
     pub(crate) chain_seed: u64,
     /// The mount under which that record is written.
     pub(crate) mount: u64,
+    /// Text of the device's profile; empty without one.
+    pub(crate) profile: String,
 }
+
+/// Byte of a copy at which the profile lies, behind the first 512 bytes.
+const PROFILE_AT: usize = 512;
 
 /// Reason for refusing a copy.
 #[derive(Debug, thiserror::Error)]
@@ -71,6 +81,17 @@ pub(crate) enum SuperblockError {
     Hash,
     #[error("its field {0} has an impossible value")]
     Field(&'static str),
+}
+
+/// The text of a profile in the bytes behind [`PROFILE_AT`].
+fn profile(rest: &[u8], len: u32, sum: u32) -> Result<String, SuperblockError> {
+    let wrong = || SuperblockError::Field("profile");
+    let (text, padding) = rest.split_at_checked(len as usize).ok_or_else(wrong)?;
+    let is_right = if text.is_empty() { sum == 0 } else { sum == crc32c(0, text) };
+    if !is_right || text.len() > PROFILE_BYTES_MAX || padding.iter().any(|byte| *byte != 0) {
+        return Err(wrong());
+    }
+    String::from_utf8(text.to_vec()).map_err(|_| wrong())
 }
 
 /// Allowed page sizes in bytes.
@@ -103,14 +124,18 @@ impl Superblock {
         body.put_u64(self.chain_seed);
         body.put_u64(self.mount);
         body.put_u64(self.checkpoint_copy_at);
-        body.put_zeros(8);
+        let profile = &self.profile.as_bytes()[..self.profile.len().min(PROFILE_BYTES_MAX)];
+        body.put_u32(profile.len() as u32);
+        body.put_u32(if profile.is_empty() { 0 } else { crc32c(0, profile) });
         let hash = hash128(&body);
         body.put_u128(hash);
         debug_assert_eq!(body.len(), BODY_LEN);
         let mut out = [0; SUPERBLOCK_LEN];
         let used = ENVELOPE_LEN + BODY_LEN;
         out[ENVELOPE_LEN..used].copy_from_slice(&body);
-        let format = if self.segment_bytes == 0 { &WITHOUT_SEGMENTS } else { &FORMAT };
+        out[PROFILE_AT..PROFILE_AT + profile.len()].copy_from_slice(profile);
+        let is_plain = self.segment_bytes == 0 && profile.is_empty();
+        let format = if is_plain { &PLAIN } else { &FORMAT };
         Envelope::seal(format, 0, 0, &mut out[..used]);
         out
     }
@@ -118,7 +143,8 @@ impl Superblock {
     /// Checks and reads one copy. Fields are checked against one another, not against the device.
     pub(crate) fn decode(bytes: &[u8], copy: u8) -> Result<Superblock, SuperblockError> {
         let (envelope, body) = Envelope::open(&FORMAT, bytes)?;
-        envelope.check_padding(&FORMAT, bytes)?;
+        let (first, rest) = bytes.split_at(PROFILE_AT.min(bytes.len()));
+        envelope.check_padding(&FORMAT, first)?;
         let mut input = Reader::new(body);
         let uuid = input.u128()?;
         let generation = input.u64()?;
@@ -140,7 +166,8 @@ impl Superblock {
         let mount = input.u64()?;
         // Zeros in version 1, which had one copy.
         let checkpoint_copy_at = input.u64()?;
-        input.zeros(8)?;
+        // Zeros before version 3.
+        let (profile_len, profile_sum) = (input.u32()?, input.u32()?);
         let hashed = input.position();
         let hash = input.u128()?;
         input.finish()?;
@@ -164,6 +191,7 @@ impl Superblock {
             checkpoint_copy_at,
             chain_seed,
             mount,
+            profile: profile(rest, profile_len, profile_sum)?,
         };
         superblock.validate(found_copy == copy)?;
         Ok(superblock)

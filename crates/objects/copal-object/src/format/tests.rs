@@ -63,6 +63,7 @@ fn superblock() -> Superblock {
         checkpoint_copy_at: 9000,
         chain_seed: 0x1111_2222_3333_4444,
         mount: 0x5555_6666_7777_8888,
+        profile: String::new(),
     }
 }
 
@@ -198,6 +199,26 @@ fn the_superblock_of_the_document_is_written_and_read() {
     assert_golden(&bytes, SUPERBLOCK);
     assert_eq!(Superblock::decode(&bytes, 2).unwrap(), superblock());
     assert!(Superblock::decode(&bytes, 0).is_err(), "a copy in another's place is refused");
+}
+
+/// The second example of the document: version 3, since there is a profile.
+#[test]
+fn the_superblock_with_a_profile_of_the_document_is_written_and_read() {
+    let with = Superblock { profile: "a profile of a device\n".to_owned(), ..superblock() };
+    let bytes = with.encode(2);
+    assert_eq!((superblock().encode(2)[8], bytes[8]), (2, 3), "only a profile takes the newer version");
+    assert_golden(&bytes, SUPERBLOCK.split("## Example with a profile").nth(1).unwrap());
+    assert_eq!(Superblock::decode(&bytes, 2).unwrap(), with);
+    for at in [160, 164, 512, 530, 533, 534, 4095] {
+        let mut broken = bytes;
+        broken[at] ^= 1;
+        assert!(Superblock::decode(&broken, 2).is_err(), "byte {at}");
+    }
+    for len in [512, 520, 534] {
+        let _ = Superblock::decode(&bytes[..len], 2);
+    }
+    let longest = Superblock { profile: "x".repeat(3584), ..superblock() };
+    assert_eq!(Superblock::decode(&longest.encode(2), 2).unwrap(), longest);
 }
 
 /// Symptom: a superblock with pages of 32 or 64 KiB was accepted, which its document does not allow and

@@ -4,6 +4,8 @@
 
 pub(crate) mod error;
 
+use copal_device::probe::DeviceProfile;
+
 /// Id of an object, chosen by the caller. Upper layers keep their root in object 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectId(pub u64);
@@ -116,12 +118,15 @@ pub struct MkfsOptions {
     /// `Cow` or `Log` on a device; a store of files has one backend only. Default `Cow`.
     pub backend: BackendKind,
     /// Size of a segment of the `log` backend: a power of two from 64 KiB to 1 GiB. A frame is at most as long as a
-    /// segment. Default: a 64th of the store, between 1 MiB and 32 MiB.
+    /// segment. Default: a 64th of the store, between 1 MiB and the profile's size of a segment, or 32 MiB.
     pub segment_bytes: Option<u32>,
     /// Unit of allocation: 4096, 8192 or 16384. Default 4096.
     pub page_bytes: Option<u32>,
     /// Size of the journal. Default clamp(size/32, 8 MiB, 256 MiB). The `log` backend has none.
     pub journal_bytes: Option<u64>,
+    /// Figures of the device: the store keeps them, and takes sizes of pages and segments from them that are not
+    /// given here.
+    pub profile: Option<DeviceProfile>,
 }
 
 /// Options for opening a store.

@@ -39,8 +39,6 @@ pub type ObjectRangeSink<'a> = dyn FnMut(usize, Result<Bytes, StoreError>) -> Co
 const WINDOW_RANGES: usize = 1 << 18;
 /// Most ranges that are planned under one lock.
 const BATCH_RANGES: usize = 512;
-/// Most commands in flight: as many as a real device takes at once.
-const COMMANDS_MAX: usize = 64;
 /// Poll interval of a waiter on a driven device. Only tests have driven devices.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
@@ -248,7 +246,8 @@ impl RangeReader<'_> {
     }
 
     fn has_room(&self) -> bool {
-        self.in_flight == 0 || self.in_flight <= COMMANDS_MAX / 2 && self.held_bytes <= self.budget_bytes / 2
+        self.in_flight == 0
+            || self.in_flight <= self.store.shape.depth / 2 && self.held_bytes <= self.budget_bytes / 2
     }
 
     /// The next ranges that fit; none if they must wait for commands in flight. Waits for writes of their
@@ -256,7 +255,7 @@ impl RangeReader<'_> {
     fn plan(&mut self) -> ReadBatch {
         let store = self.store;
         let bytes_max = self.budget_bytes.saturating_sub(self.held_bytes);
-        let commands_max = COMMANDS_MAX - self.in_flight.min(COMMANDS_MAX);
+        let commands_max = store.shape.depth.saturating_sub(self.in_flight);
         let (mut plans, mut refused) = (Vec::new(), Vec::new());
         let mut size = BatchSize::default();
         let mut state = store.state.lock();

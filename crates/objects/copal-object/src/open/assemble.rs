@@ -25,7 +25,7 @@ use crate::{
     stream::walk::StreamEnd,
     tables::{chunks::EntryChunks, shared::SharedRuns},
 };
-use copal_device::{Device, Geometry};
+use copal_device::{Device, Geometry, probe::DeviceProfile};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 
@@ -56,8 +56,11 @@ pub(super) fn assemble(
         let entries = std::mem::replace(&mut recovered.tables.entries, EntryChunks::new(0));
         recovered.tables.entries = entries.with_most(SHORT_CHUNK_ENTRIES);
     }
-    let gap_bytes = options.gap_bytes.unwrap_or_else(|| gap_bytes(device.as_ref()));
-    let shape = shape(&recovered, options, &tuning, device.geometry(), gap_bytes);
+    let profile = profile(&recovered.superblock.profile);
+    let of_profile = profile.as_ref().map(|profile| profile.gap_bytes);
+    let gap_bytes = options.gap_bytes.or(of_profile).unwrap_or_else(|| gap_bytes(device.as_ref()));
+    let depth = profile.as_ref().map_or(DEPTH_UNKNOWN, DeviceProfile::depth);
+    let shape = shape(&recovered, options, &tuning, device.geometry(), (gap_bytes, depth));
     let mut state = state(recovered, space, tuning);
     state.update_checkpoint_reserve();
     let driver = device.driver();
@@ -101,6 +104,18 @@ const GAP_BYTES_EMULATED_TURNING: u64 = 2 << 20;
 /// The same for flash, also behind a controller.
 const GAP_BYTES_FLASH: u64 = 64 << 10;
 
+/// Commands in flight on a device without a profile.
+const DEPTH_UNKNOWN: usize = 64;
+
+/// The profile in a superblock. One of a later release says nothing here; the store works without it.
+pub(crate) fn profile(text: &str) -> Option<DeviceProfile> {
+    if text.is_empty() {
+        return None;
+    }
+    let parsed = text.parse();
+    parsed.inspect_err(|error| tracing::warn!(%error, "the profile of the disk in the store is ignored")).ok()
+}
+
 /// See `Store::gap_bytes`. Only emulated devices have a driver. Files count as flash: the file system places them,
 /// and virtual disks often claim to turn.
 fn gap_bytes(device: &dyn Device) -> u64 {
@@ -117,7 +132,7 @@ fn shape(
     options: &OpenOptions,
     tuning: &OpenOverrides,
     geometry: Geometry,
-    gap_bytes: u64,
+    (gap_bytes, depth): (u64, usize),
 ) -> StoreShape {
     let page_bytes = recovered.tables.page_bytes;
     StoreShape {
@@ -128,6 +143,7 @@ fn shape(
         max_size_bytes: options.max_size_bytes.unwrap_or(u64::MAX) / page_bytes as u64 * page_bytes as u64,
         geometry,
         gap_bytes,
+        depth,
         stream_extent_pages: tuning.stream_extent_pages.unwrap_or_else(|| stream_extent_smallest(page_bytes)),
         broken: tuning.broken,
         eager: tuning.eager,

@@ -17,7 +17,7 @@ use copal_device::{Device, DeviceError, Io, IoClass, IoKind};
 use newest::StoreLengths;
 use std::sync::Arc;
 
-mod assemble;
+pub(crate) mod assemble;
 mod backend;
 pub(crate) mod mkfs;
 mod mount;

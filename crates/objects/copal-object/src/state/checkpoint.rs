@@ -72,16 +72,29 @@ pub(crate) struct CheckpointState {
     finished: u64,
     /// The mount is durable: pages may be allocated (OBJ-4).
     mounted: bool,
+    /// Profile of the device, as text, in the next superblock.
+    profile: String,
 }
 
 impl CheckpointState {
     pub(crate) fn new(superblock: Superblock, runs: Vec<PageRun>, mounted: bool) -> CheckpointState {
-        CheckpointState { superblock, runs, step: CheckpointStep::Idle, forced: false, finished: 0, mounted }
+        let profile = superblock.profile.clone();
+        let step = CheckpointStep::Idle;
+        CheckpointState { superblock, runs, step, forced: false, finished: 0, mounted, profile }
     }
 
     /// Newest superblock on the device.
     pub(crate) fn superblock(&self) -> &Superblock {
         &self.superblock
+    }
+
+    /// Profile of the device, as text, in the next superblock.
+    pub(crate) fn profile(&self) -> &str {
+        &self.profile
+    }
+
+    pub(crate) fn set_profile(&mut self, profile: String) {
+        self.profile = profile;
     }
 
     /// Pages of the live checkpoint.

@@ -45,6 +45,8 @@ pub(crate) struct StoreShape {
     pub(crate) geometry: Geometry,
     /// See `Store::gap_bytes`.
     pub(crate) gap_bytes: u64,
+    /// Commands of one caller that are in flight together.
+    pub(crate) depth: usize,
     /// Pages of the smallest stream extent.
     pub(crate) stream_extent_pages: u64,
     pub(crate) broken: BrokenRule,

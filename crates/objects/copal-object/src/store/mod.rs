@@ -25,7 +25,7 @@ use crate::{
     tables::{ObjectTables, TableEntry},
 };
 use bytes::Bytes;
-use copal_device::{Completion, Device, DeviceCounters, IoClass};
+use copal_device::{Completion, Device, DeviceCounters, DeviceError, IoClass, probe::DeviceProfile};
 use std::{ops::Range, path::Path, sync::Arc};
 
 /// Bounds of read-ahead.
@@ -60,6 +60,13 @@ impl Store {
         options: &OpenOptions,
     ) -> Result<(Store, RecoveryReport), StoreOpenError> {
         Store::open_tuned(dev, options, OpenOverrides::default())
+    }
+
+    /// Whether a device begins a superblock of a store where one lies, undamaged or not. Blocks.
+    /// # Errors
+    /// The device cannot be read.
+    pub fn is_on(dev: &dyn Device) -> Result<bool, DeviceError> {
+        open::mkfs::holds_superblock(dev)
     }
 
     /// Makes an empty store of files in `dir`, which is created if it does not exist. Blocks.
@@ -147,11 +154,35 @@ impl Store {
     }
 
     /// Largest distance in bytes at which the store reads two ranges with one command. The device reads through
-    /// it in the time of another access. As given at opening. Otherwise 1 MiB on a turning disk (2 MiB
+    /// it in the time of another access. As given at opening, or of the profile. Otherwise 1 MiB on a turning disk (2 MiB
     /// if it is emulated), and 64 KiB elsewhere.
     #[must_use]
     pub fn gap_bytes(&self) -> u64 {
         self.inner.shape.gap_bytes
+    }
+
+    /// Commands that one call of [`Store::read_many`] keeps in flight: of the profile, otherwise 64.
+    #[must_use]
+    pub fn depth(&self) -> usize {
+        self.inner.shape.depth
+    }
+
+    /// Profile of the device that the store holds.
+    #[must_use]
+    pub fn profile(&self) -> Option<DeviceProfile> {
+        open::assemble::profile(self.inner.state.lock().checkpoint.profile())
+    }
+
+    /// Writes a profile of the device into the store, durably. It takes effect at the next opening. Earlier
+    /// releases refuse a store with a profile. Blocks for a checkpoint.
+    /// # Errors
+    /// `ReadOnly`, `NoSpace`, `Device`, `Fenced`: the store keeps its earlier profile, or has the new one.
+    pub fn set_profile(&self, profile: &DeviceProfile) -> Result<(), StoreError> {
+        if self.inner.shape.read_only {
+            return Err(StoreError::ReadOnly);
+        }
+        self.inner.state.lock().checkpoint.set_profile(profile.to_string());
+        close::checkpoint_now(&self.inner)
     }
 
     /// Bytes to read at once when more of them will be wanted: four gaps, between 256 KiB and 8 MiB.

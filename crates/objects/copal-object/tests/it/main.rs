@@ -19,6 +19,7 @@ mod model;
 mod opening;
 mod passing;
 mod pipeline;
+mod profile;
 mod ranges;
 mod shrink;
 mod space;

@@ -6,12 +6,14 @@ use super::{
 };
 use crate::{
     arguments::DataArgs,
+    commands::new_store,
     failure::{Failure, Outcome, exit},
 };
 use copal_data::MemberIdentity;
 use copal_node::{
     MemberStack, MemoryShares, NewStore, NodeError, StoreLocation, StoreOptions, UnfinishedStore,
 };
+use copal_object::BackendKind;
 use copal_server::{DataProcess, HomeError, ServerHome, StoreSpace};
 use copal_volume::group::{Incarnation, Term};
 use serde_json::json;
@@ -197,11 +199,11 @@ fn begin(context: &CommandContext<'_>, words: &DataArgs, drawn: Option<ServerHom
         // Created by an interrupted first start; its identity is checked when it is opened.
         Ok(_) => None,
         Err(_) => {
-            let backend = words.backend.kind();
+            let choice = words.backend.choice(BackendKind::Cow);
+            let new = new_store::plan(context, &words.dir, choice, NewStore::default())?;
             // A limit below the least size is refused as a size.
-            let least = NewStore::least_bytes(backend);
-            let size_bytes = words.limit.filter(|limit| *limit < least);
-            let new = NewStore { backend, size_bytes, ..NewStore::default() };
+            let least = NewStore::least_bytes(new.backend);
+            let new = NewStore { size_bytes: words.limit.filter(|limit| *limit < least), ..new };
             Some(UnfinishedStore::start(&words.dir, &options, &new)?)
         }
     };

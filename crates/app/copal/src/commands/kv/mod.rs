@@ -53,7 +53,7 @@ fn place_of(place: &EnginePlace<'_>) -> Outcome<StoreLocation> {
 }
 
 /// A store outside a repository.
-fn bare(path: &Path) -> Outcome<StoreLocation> {
+pub(crate) fn bare(path: &Path) -> Outcome<StoreLocation> {
     use std::os::unix::fs::FileTypeExt;
     match path.metadata() {
         Ok(meta) if meta.is_dir() => Ok(StoreLocation::Files(path.to_owned())),

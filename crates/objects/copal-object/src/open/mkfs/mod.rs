@@ -12,7 +12,7 @@ use crate::{
         run::PageRun,
         superblock::{
             BACKEND_COW, BACKEND_HOSTFS, BACKEND_LOG, COPIES, PAGE_SIZES, STORE_BYTES_MAX, STORE_BYTES_MIN,
-            SUPERBLOCK_LEN, Superblock,
+            SUPERBLOCK_LEN, SUPERBLOCK_MAGIC, Superblock,
         },
     },
     state::entropy::EntropySource,
@@ -22,7 +22,7 @@ use crate::{
         snapshot::{CheckpointParts, CheckpointPosition},
     },
 };
-use copal_device::{AlignedBuf, Device, DeviceError, Geometry, Io, IoClass, IoKind};
+use copal_device::{AlignedBuf, Device, DeviceError, Geometry, Io, IoClass, IoKind, probe::DeviceProfile};
 use segments::{SegmentLayout, refuse};
 use std::sync::Arc;
 
@@ -42,8 +42,19 @@ struct StoreLayout {
     streams: PageRun,
 }
 
+/// Unit of allocation: as given, as the device's profile has it, or 4 KiB.
+fn page_bytes(options: &MkfsOptions) -> u64 {
+    let of_profile = options.profile.as_ref().map(DeviceProfile::store_page_bytes);
+    options.page_bytes.or(of_profile).unwrap_or(4096).into()
+}
+
+/// Text of the profile of the options.
+fn text(options: &MkfsOptions) -> String {
+    options.profile.as_ref().map(ToString::to_string).unwrap_or_default()
+}
+
 fn layout(size: u64, options: &MkfsOptions, backend: u8) -> Result<StoreLayout, StoreOpenError> {
-    let page_bytes = u64::from(options.page_bytes.unwrap_or(4096));
+    let page_bytes = page_bytes(options);
     if !PAGE_SIZES.iter().any(|size| u64::from(*size) == page_bytes) {
         return refuse(format!("a page has 4096, 8192 or 16384 bytes, not {page_bytes}"));
     }
@@ -139,6 +150,7 @@ pub(crate) fn mkfs(
         backend,
         journal_at: layout.journal.at,
         journal_pages: layout.journal.pages.into(),
+        profile: text(options),
         ..first_superblock(&geometry, uuid, page, layout.pages, &head, entropy)
     };
     write_superblocks(device, &superblock)
@@ -162,6 +174,7 @@ fn mkfs_segments(
     let superblock = Superblock {
         backend: BACKEND_LOG,
         segment_bytes: layout.segment_bytes,
+        profile: text(options),
         ..first_superblock(&geometry, uuid, page, layout.pages, &head, entropy)
     };
     write_superblocks(device, &superblock)
@@ -203,12 +216,26 @@ fn first_superblock(
         checkpoint_copy_at: checkpoint.copy_at,
         chain_seed: entropy.next(),
         mount: entropy.next(),
+        profile: String::new(),
     }
 }
 
 fn write_superblocks(device: &Arc<dyn Device>, superblock: &Superblock) -> Result<(), StoreOpenError> {
     let copies = 0..COPIES.len();
     write(device, copies.map(|copy| superblock_io(superblock, copy)).collect())
+}
+
+/// Whether one of the places of a superblock begins as one.
+pub(crate) fn holds_superblock(device: &dyn Device) -> Result<bool, DeviceError> {
+    let geometry = device.geometry();
+    let len = SUPERBLOCK_LEN.max(geometry.logical_block as usize);
+    for at in COPIES.into_iter().filter(|at| at + len as u64 <= geometry.size) {
+        let copy = device.read_now(at, AlignedBuf::zeroed(len))?;
+        if copy.starts_with(&SUPERBLOCK_MAGIC) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Zeros over the superblocks of any previous store.

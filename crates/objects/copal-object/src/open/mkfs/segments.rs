@@ -32,7 +32,7 @@ pub(super) struct SegmentLayout {
 
 impl SegmentLayout {
     pub(super) fn new(size: u64, options: &MkfsOptions) -> Result<SegmentLayout, StoreOpenError> {
-        let page_bytes = u64::from(options.page_bytes.unwrap_or(4096));
+        let page_bytes = super::page_bytes(options);
         if !PAGE_SIZES.iter().any(|size| u64::from(*size) == page_bytes) {
             return refuse(format!("a page has 4096, 8192 or 16384 bytes, not {page_bytes}"));
         }
@@ -44,7 +44,8 @@ impl SegmentLayout {
                 size / MIB
             ));
         }
-        let default = 1u64 << (size / 64).clamp(MIB, 32 * MIB).ilog2();
+        let most = options.profile.as_ref().map_or(32 * MIB, |profile| profile.segment_bytes().into());
+        let default = 1u64 << (size / 64).clamp(MIB, most.max(MIB)).ilog2();
         let segment_bytes = options.segment_bytes.unwrap_or(default as u32);
         if !SEGMENT_BYTES.contains(&segment_bytes) || !segment_bytes.is_power_of_two() {
             let (least, most) = (SEGMENT_BYTES.start(), SEGMENT_BYTES.end());

@@ -1,0 +1,58 @@
+//! `copal device profile`: the profile that a store holds.
+
+use super::{CommandContext, device};
+use crate::{
+    arguments::DeviceProfileArgs,
+    failure::{Failure, Outcome},
+};
+use copal_device::probe::{DeviceProfile, PROFILE_BYTES_MAX};
+use copal_node::{Access, StoreLocation};
+use serde_json::json;
+use std::{fs::File, io::Read, path::Path};
+
+pub(super) fn run(context: &CommandContext<'_>, words: &DeviceProfileArgs) -> Outcome<()> {
+    // Read before the store is opened: a mistake changes nothing.
+    let wanted = words.set.as_deref().map(read).transpose()?;
+    let location = match StoreLocation::find(&words.store) {
+        Ok(location) => location,
+        Err(_) => super::kv::bare(&words.store)?,
+    };
+    let access = if wanted.is_some() { Access::Write } else { Access::Read };
+    let options = context.arguments.common.store_options();
+    let (store, _) = location.open(access, &options, &context.patience())?;
+    let failed = |error| Failure::plain("profile", format!("{}: {error}", location.path().display()));
+    if let Some(wanted) = &wanted {
+        store.set_profile(wanted).map_err(failed)?;
+    }
+    let profile = store.profile();
+    let (gap_bytes, depth, backend) = (store.gap_bytes(), store.depth(), store.backend());
+    store.close().map_err(failed)?;
+    let fields = json!({
+        "command": "device profile",
+        "store": location.path().display().to_string(),
+        "store_backend": backend.name(),
+        "store_gap_bytes": gap_bytes,
+        "store_depth": depth,
+        "profile": profile.as_ref().map(device::as_json),
+    });
+    context.output.answer(fields, || match &profile {
+        Some(profile) => profile.to_string(),
+        None => format!(
+            "the store has no profile: gap {gap_bytes} bytes, depth {depth}; make one with `copal device probe --out` and give it to --set\n"
+        ),
+    });
+    Ok(())
+}
+
+/// Reads a profile from a file.
+fn read(file: &Path) -> Outcome<DeviceProfile> {
+    let name = file.display();
+    let mut text = String::new();
+    // A longer file is refused as too long.
+    let read =
+        File::open(file).and_then(|file| file.take(PROFILE_BYTES_MAX as u64 + 1).read_to_string(&mut text));
+    read.map_err(|error| {
+        Failure::usage(format!("cannot read {name}: {error}; name a file of `copal device probe --out`"))
+    })?;
+    text.parse().map_err(|error| Failure::usage(format!("{name}: {error}")))
+}

@@ -1,0 +1,146 @@
+//! `copal device probe`: its figures, its refusals, and its traces on the disk (none).
+
+use crate::{
+    disks::MIB,
+    harness::{House, Run, Running},
+    loop_device::{FreezableMount, LoopDevice},
+};
+use rustix::process::Signal;
+use std::{fs::File, io::Write, os::unix::fs::PermissionsExt, path::Path, process::Command};
+
+/// Names in a directory.
+fn names(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+fn file_of(path: &Path, bytes: u64) {
+    File::create(path).unwrap().set_len(bytes).unwrap();
+}
+
+/// A scratch directory with a file to probe beside.
+fn with_file() -> (House, String) {
+    let house = House::empty();
+    std::fs::create_dir(house.path("disk")).unwrap();
+    file_of(&house.path("disk/file"), 64 * MIB);
+    let file = house.word("disk/file");
+    (house, file)
+}
+
+/// Symptom: a probe that was killed left its file, and one on a wrong path destroyed data. This is the whole of
+/// its contract with the disk: figures and a reason, and nothing left.
+#[test]
+fn a_probe_prints_figures_and_leaves_nothing_behind() {
+    let (house, file) = with_file();
+    let summary = house.summary(["device", "probe", &file, "--out", &house.word("profile")]);
+    for name in ["read_iops", "write_iops", "read_bytes_per_s", "write_bytes_per_s", "gap_bytes", "read_ns"] {
+        assert!(summary[name].as_u64().unwrap() > 0, "{name}: {summary}");
+    }
+    assert!(["cow", "log"].contains(&summary["backend"].as_str().unwrap()), "{summary}");
+    assert!(!summary["reason"].as_str().unwrap().is_empty() && summary["plp"] == false, "{summary}");
+    assert_eq!(names(&house.path("disk")), ["file"]);
+    let profile = std::fs::read_to_string(house.path("profile")).unwrap();
+    let parsed: copal_device::probe::DeviceProfile = profile.parse().unwrap();
+    assert_eq!(parsed.reason, summary["reason"].as_str().unwrap());
+    // The file of a profile is new.
+    let again = house.run(["device", "probe", &file, "--out", &house.word("profile")]);
+    assert_eq!(again.code, Some(1), "{again:?}");
+}
+
+#[test]
+fn an_interrupted_or_killed_probe_leaves_nothing_behind() {
+    for (signal, code) in [(Signal::INT, Some(130)), (Signal::KILL, None)] {
+        let (house, file) = with_file();
+        let out = house.word("profile");
+        let mut running = Running::start(&house, ["device", "probe", &file, "--out", &out]);
+        running.wait_for("status");
+        running.signal(signal);
+        let run = running.end();
+        assert_eq!(run.code, code, "{run:?}");
+        assert_eq!(names(&house.path("disk")), ["file"]);
+        assert_eq!(house.path("profile").exists(), signal == Signal::KILL);
+    }
+}
+
+#[test]
+fn a_probe_refuses_all_that_is_no_file_on_a_disk() {
+    let house = House::plain();
+    file_of(&house.path("empty"), 0);
+    file_of(&house.path("small"), MIB);
+    file_of(&house.path("read_only"), 64 * MIB);
+    std::fs::set_permissions(house.path("read_only"), PermissionsExt::from_mode(0o444)).unwrap();
+    assert!(Command::new("mkfifo").arg(house.path("pipe")).status().unwrap().success());
+    // A store in use: its process waits for data.
+    let mut running = Running::start(&house, ["backup", "--vm", "slow", "-"]);
+    running.child.stdin.as_mut().unwrap().write_all(&[1; 100_000]).unwrap();
+    running.wait_for("status");
+    let before = names(&house.path("."));
+    for (path, part) in [
+        (house.word("none"), "does not exist"),
+        (house.word("."), "a directory"),
+        ("/dev/null".to_owned(), "a character device"),
+        (house.word("empty"), "0 B"),
+        (house.word("small"), "1.05 MB"),
+        (house.word("read_only"), "read-only"),
+        (house.word("pipe"), "a pipe"),
+        (house.store().to_str().unwrap().to_owned(), "in use"),
+    ] {
+        let refused = house.run(["device", "probe", &path]);
+        assert_eq!(refused.code, Some(2), "{path}: {refused:?}");
+        assert!(refused.sentence().contains(part), "{path}: {refused:?}");
+    }
+    assert_eq!(names(&house.path(".")), before);
+    running.child.kill().unwrap();
+    running.child.wait().unwrap();
+}
+
+#[test]
+fn a_probe_overwrites_a_block_device_only_when_told_and_never_a_store() {
+    let scratch = House::empty();
+    let Some(device) = LoopDevice::attach(&scratch.path("disk"), 96 * MIB) else { return };
+    let refused = |words: &[&str], part: &str| {
+        let run: Run = scratch.run(["device", "probe"].iter().chain(words));
+        assert_eq!(run.code, Some(2), "{words:?}: {run:?}");
+        assert!(run.sentence().contains(part), "{words:?}: {run:?}");
+    };
+    refused(&[device.word()], "--force");
+    assert!(std::fs::read(scratch.path("disk")).unwrap().iter().all(|byte| *byte == 0));
+    let house = House::elsewhere(&device.path).without_ring();
+    house.good(["init"]);
+    let before = std::fs::read(scratch.path("disk")).unwrap();
+    refused(&[device.word(), "--force"], "holds a Copal store");
+    assert!(std::fs::read(scratch.path("disk")).unwrap() == before);
+    let made = Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&device.path).status();
+    if made.is_ok_and(|made| made.success()) {
+        let mount = FreezableMount::over(&device, &scratch.path("mount"));
+        refused(&[device.word(), "--force"], "mounted");
+        drop(mount);
+    }
+    // A read-only one, and one below the least length.
+    let read_only = LoopDevice::attach_read_only(&scratch.path("disk")).unwrap();
+    refused(&[read_only.word(), "--force"], "read-only");
+    let small = LoopDevice::attach(&scratch.path("small"), MIB).unwrap();
+    refused(&[small.word(), "--force"], "1.05 MB");
+    // A file system without a store is given up with --force.
+    let free = LoopDevice::attach(&scratch.path("free"), 96 * MIB).unwrap();
+    let summary = scratch.summary(["device", "probe", free.word(), "--force"]);
+    assert_eq!(summary["kind"], "block", "{summary}");
+}
+
+/// Two programs that keep both processors busy: low confidence, and no failure.
+#[test]
+fn a_busy_machine_lowers_the_confidence() {
+    let (house, file) = with_file();
+    let spin = || Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+    let count = 2 * std::thread::available_parallelism().unwrap().get();
+    let mut busy: Vec<_> = (0..count).map(|_| spin()).collect();
+    let summary = std::panic::catch_unwind(|| house.summary(["device", "probe", &file]));
+    for child in &mut busy {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    assert_eq!(summary.unwrap()["confidence"], "low");
+}
