@@ -1,4 +1,5 @@
-//! Probes of disks of known kind, on demand: `COPAL_PROBE_DISKS=1`, as root. Each takes up to 30 seconds.
+//! Probes of disks of known kind, on demand: `COPAL_PROBE_DISKS=1`, as root, with
+//! `--test-threads 1`. Each takes up to 30 seconds.
 //!
 //! The disks are loop devices over a file that is written beforehand, so that the figures are those of written
 //! space, and a disk in compressed memory. Limits come from the controller of block devices. A disk that is not
@@ -73,10 +74,10 @@ struct LimitedGroup {
 }
 
 impl LimitedGroup {
-    fn make() -> Option<LimitedGroup> {
+    fn make(name: &str) -> Option<LimitedGroup> {
         let is_second = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
         let parent = if is_second { "/sys/fs/cgroup" } else { "/sys/fs/cgroup/blkio" };
-        let path = Path::new(parent).join(format!("copal-probe-{}", std::process::id()));
+        let path = Path::new(parent).join(format!("copal-probe-{name}-{}", std::process::id()));
         if let Err(error) = std::fs::create_dir(&path) {
             eprintln!("skipped: no group of processes: {error}");
             return None;
@@ -171,7 +172,7 @@ fn limits_of_commands_and_bytes_are_told_apart() {
     let house = House::empty();
     let Some(disk) = WrittenLoop::attach(&house) else { return };
     for (kind, value, backend) in [("iops", 120, "log"), ("bps", 10 << 20, "cow")] {
-        let Some(group) = LimitedGroup::make() else { return };
+        let Some(group) = LimitedGroup::make(kind) else { return };
         group.limit(&disk.numbers(), kind, value);
         let found = probe(&house, kind, disk.word(), Some(&group));
         assert_eq!(found["backend"], backend, "{found}");
@@ -188,7 +189,7 @@ fn a_limit_that_begins_half_way_lowers_the_confidence() {
     }
     let house = House::empty();
     let Some(disk) = WrittenLoop::attach(&house) else { return };
-    let Some(group) = LimitedGroup::make() else { return };
+    let Some(group) = LimitedGroup::make("half") else { return };
     let command = house.command(["--json", "device", "probe", disk.word(), "--force"]);
     let mut running = Running::of(group.enter(&command));
     while running.wait_for("status")["number"] != 4 {}

@@ -1,6 +1,6 @@
 //! Choice of the backend by the figures, with its reason.
 
-use super::{DecimalRatio, DeviceProfile, ProbeConfidence};
+use super::{DecimalRatio, DeviceProfile};
 use crate::ZonedModel;
 
 /// Backend that a profile names.
@@ -53,9 +53,6 @@ pub(super) fn choose(profile: &DeviceProfile) -> (ProfileBackend, String) {
     }
     if profile.flush_ns > SLOW_FLUSH_NS {
         return (ProfileBackend::Log, format!("{pages}, and a flush takes {flush:.2} ms (more than 5 ms)"));
-    }
-    if profile.confidence == ProbeConfidence::Low && profile.rotational {
-        return (ProfileBackend::Log, format!("{pages}, {groups}, and the system says that it turns"));
     }
     (
         ProfileBackend::Cow,
