@@ -29,7 +29,7 @@ const fn suite(name: &'static str, about: &'static str, package: Package) -> Sui
 }
 
 /// All suites; `docs/papers.md` may name only these.
-pub(crate) const SUITES: [Suite; 46] = [
+pub(crate) const SUITES: [Suite; 47] = [
     suite(
         BACKUP_PEERS,
         "repository size, CPU, memory, restore beside restic, rustic and borg",

@@ -3,8 +3,8 @@
 //! Not here: devices that fail at random or lose power (`copal_device::fault`).
 
 use copal_device::{
-    AlignedBuf, Completer, Completion, CompletionDriver, Device, DeviceClock, DeviceCounters, DeviceError, Geometry,
-    Io, IoClass, IoDone, IoKind, PageCache,
+    AlignedBuf, Completer, Completion, CompletionDriver, Device, DeviceClock, DeviceCounters, DeviceError,
+    Geometry, Io, IoClass, IoDone, IoKind, PageCache,
 };
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::{collections::VecDeque, sync::Arc, time::Duration};

@@ -14,11 +14,11 @@ pub(crate) struct BackendArgs {
 /// Kind of store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum BackendWord {
-    /// Measure the disk for up to 30 seconds, and take cow or log as `copal device probe` says
+    /// Measure the disk for up to 30 seconds, keep the figures, and take cow
     Auto,
     /// One preallocated file, or a block device: copy on write, one flush per commit
     Cow,
-    /// The same, but everything is appended to segments: for disks that turn; at least 256MiB
+    /// The same, but everything is appended to segments: for disks that turn; at least 256MiB, no cleaner yet
     Log,
     /// Files in a directory, one per object: any file system that can sync
     Hostfs,

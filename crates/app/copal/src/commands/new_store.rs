@@ -8,7 +8,7 @@ use copal_object::BackendKind;
 use serde_json::json;
 use std::path::Path;
 
-/// Options of a new store at `named`. A probe says its result and the reason, and obeys it.
+/// Options of a new store at `named`. A probe says its result and the reason.
 /// # Errors
 /// The place cannot be probed, or the probe was interrupted.
 pub(super) fn plan(
@@ -23,16 +23,18 @@ pub(super) fn plan(
     let options = context.arguments.common.store_options();
     let place = ProbePlace::of_new_store(named, &options, new.overwrite)?;
     let profile = device::run_probe(context.output, &context.cancel, &place)?;
-    let backend = match profile.backend {
-        ProfileBackend::Cow => BackendKind::Cow,
-        ProfileBackend::Log => BackendKind::Log,
+    // Without a cleaner, a store in segments fills up early where deletes are scattered. So only a person chooses it.
+    let backend = BackendKind::Cow;
+    let remark = match profile.backend {
+        ProfileBackend::Cow => "",
+        ProfileBackend::Log => "; the disk suits log, which has no cleaner yet: choose it with --backend log",
     };
     let (name, reason, confidence) = (backend.name(), &profile.reason, profile.confidence.name());
     context.output.message(
         "backend",
-        json!({ "backend": name, "reason": reason, "confidence": confidence, "profile": device::as_json(&profile) }),
+        json!({ "backend": name, "suits": profile.backend.name(), "reason": reason, "confidence": confidence, "profile": device::as_json(&profile) }),
     );
-    context.output.line(&format!("backend {name} (confidence {confidence}), since {reason}"));
+    context.output.line(&format!("backend {name} (confidence {confidence}), since {reason}{remark}"));
     // The probe has written to a device that was empty or may be overwritten.
     Ok(NewStore { backend, profile: Some(profile), overwrite: true, ..new })
 }

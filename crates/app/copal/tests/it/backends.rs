@@ -95,15 +95,16 @@ fn impossible_backends_are_refused_before_anything_is_made() {
 
 /// The choice is printed with its reason, and the store keeps the profile that led to it.
 #[test]
-fn auto_measures_the_disk_and_obeys_the_choice() {
+fn auto_measures_the_disk_and_says_what_suits_it() {
     let house = House::without_password();
     let mut init = house.command(["--json"]);
     let run = Run::of(init.args(["init", "--backend", "auto"]).output().unwrap());
     assert_eq!(run.code, Some(0), "{run:?}");
     let lines = run.lines();
     let said = lines.iter().find(|line| line["message_type"] == "backend").unwrap();
-    let expected = if said["backend"] == "log" { LOG } else { COW };
-    assert_eq!(backend_of(&house.store()), expected, "{said}");
+    // A store in segments has no cleaner yet, so the disk that suits it gets a store of the other kind.
+    assert_eq!((&said["backend"], backend_of(&house.store())), (&"cow".into(), COW), "{said}");
+    assert!(said["suits"] == "cow" || said["suits"] == "log", "{said}");
     assert!(!said["reason"].as_str().unwrap().is_empty());
     let entries: Vec<_> = std::fs::read_dir(house.path(".")).unwrap().collect();
     assert_eq!(entries.len(), 2, "the password and the repository: {entries:?}");

@@ -1,27 +1,7 @@
 //! Choice of the backend by the figures, with its reason.
 
-use super::{DecimalRatio, DeviceProfile};
+use super::{DecimalRatio, DeviceProfile, ProfileBackend};
 use crate::ZonedModel;
-
-/// Backend that a profile names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProfileBackend {
-    /// Free pages.
-    Cow,
-    /// Segments.
-    Log,
-}
-
-impl ProfileBackend {
-    /// Its name in commands and profiles.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            ProfileBackend::Cow => "cow",
-            ProfileBackend::Log => "log",
-        }
-    }
-}
 
 /// From this ratio of sequential to random writes on, and with this gain of groups, segments win.
 const LOG_RATIO: DecimalRatio = DecimalRatio(2000);

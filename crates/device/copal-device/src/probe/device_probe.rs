@@ -1,17 +1,16 @@
 //! `DeviceProbe`: the steps of a probe, in their order.
 
 use super::{
-    DecimalRatio, DeviceKind, DeviceProfile, ProbeConfidence, ProfileBackend, choice,
+    DecimalRatio, DeviceKind, DeviceProfile, PROBE_BYTES_MIN, ProbeConfidence, ProbeError, ProfileBackend,
+    choice,
     confidence::ConfidenceWatch,
     load::{LoadRunner, ProbeLoad},
     series::{LoadSeries, steady_rate, take_turns},
     statistics::{cliff, knee, quantile},
 };
-use crate::{Device, DeviceError, Io, IoClass, IoKind};
+use crate::{Device, Io, IoClass, IoKind};
 use std::{ops::Range, time::Duration};
 
-/// Least length of the range of a probe.
-pub const PROBE_BYTES_MIN: u64 = 32 << 20;
 /// Largest part of the range that is written beforehand.
 const WRITTEN_BYTES_MAX: u64 = 1 << 30;
 /// Longest single command.
@@ -70,27 +69,6 @@ pub struct ProbeProgress {
     pub number: usize,
     /// Number of steps.
     pub of: usize,
-}
-
-/// Why a probe ended without a profile.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ProbeError {
-    /// A command failed.
-    #[error(transparent)]
-    Device(#[from] DeviceError),
-    /// The range is shorter than [`PROBE_BYTES_MIN`].
-    #[error("{bytes} bytes are too few to probe, it takes {PROBE_BYTES_MIN}")]
-    TooSmall {
-        /// Bytes of the range.
-        bytes: u64,
-    },
-    /// The caller ended it.
-    #[error("the probe was interrupted")]
-    Interrupted,
-    /// A command was never answered.
-    #[error("a command was never answered")]
-    Lost,
 }
 
 /// Options of a probe.

@@ -1,6 +1,6 @@
 //! Loads on a device: commands of one kind, size and depth, for a number of commands or a time.
 
-use super::device_probe::ProbeError;
+use super::error::ProbeError;
 use crate::{AlignedBuf, Device, Io, IoClass, IoDone, IoKind, random::DeviceRandom};
 use std::{ops::Range, sync::mpsc, time::Duration};
 

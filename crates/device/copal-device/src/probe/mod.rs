@@ -24,20 +24,23 @@
 mod choice;
 mod confidence;
 mod device_probe;
+mod error;
 mod figure;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 mod load;
 mod profile;
+mod profile_backend;
 mod profile_text;
 mod series;
 mod statistics;
 
-pub use choice::ProfileBackend;
 pub use confidence::ProbeConfidence;
-pub use device_probe::{DeviceProbe, PROBE_BYTES_MIN, ProbeError, ProbeOptions, ProbeProgress, ProbeStep};
+pub use device_probe::{DeviceProbe, ProbeOptions, ProbeProgress, ProbeStep};
+pub use error::{PROBE_BYTES_MIN, ProbeError};
 pub use figure::DecimalRatio;
 pub use profile::{DeviceKind, DeviceProfile};
+pub use profile_backend::ProfileBackend;
 pub use profile_text::{PROFILE_BYTES_MAX, ProfileTextError};
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! A step of the probe: several loads that take turns in random order.
 
 use super::{
-    device_probe::ProbeError,
+    error::ProbeError,
     load::{LoadRunner, LoadSlice, ProbeLoad},
     statistics::{median, quantile},
 };

@@ -163,7 +163,7 @@ fn mkfs_segments(
     entropy: &mut EntropySource,
 ) -> Result<(), StoreOpenError> {
     let geometry = device.geometry();
-    let layout = SegmentLayout::new(geometry.size, options)?;
+    let layout = SegmentLayout::new(geometry.size, page_bytes(options), options)?;
     let page = layout.page_bytes;
     fits_page(&geometry, page)?;
     write(device, forget_store())?;

@@ -31,8 +31,11 @@ pub(super) struct SegmentLayout {
 }
 
 impl SegmentLayout {
-    pub(super) fn new(size: u64, options: &MkfsOptions) -> Result<SegmentLayout, StoreOpenError> {
-        let page_bytes = super::page_bytes(options);
+    pub(super) fn new(
+        size: u64,
+        page_bytes: u64,
+        options: &MkfsOptions,
+    ) -> Result<SegmentLayout, StoreOpenError> {
         if !PAGE_SIZES.iter().any(|size| u64::from(*size) == page_bytes) {
             return refuse(format!("a page has 4096, 8192 or 16384 bytes, not {page_bytes}"));
         }
