@@ -243,7 +243,10 @@ mod tests {
         let mut newest = 0;
         while newest < 3 * HeartbeatWriter::KEPT as u64 {
             let heartbeats = list_heartbeats(catalog.files()).unwrap();
-            assert!(heartbeats.len() <= HeartbeatWriter::KEPT + 1, "{} heartbeats", heartbeats.len());
+            // Symptom: on a busy machine a listing had 11 heartbeats. Cause: it is read in pages, and between two pages
+            // new ones are written. Fix: heartbeats that are too old beside the listing before must be gone.
+            let oldest = heartbeats.iter().map(|beat| beat.number).min().unwrap();
+            assert!(oldest + HeartbeatWriter::KEPT as u64 > newest, "{oldest} is there beside {newest}");
             newest = heartbeats.iter().map(|beat| beat.number).max().unwrap();
             assert!(heartbeats.iter().all(|beat| beat.holder == second.holder()));
             if let Some(words) = heartbeat_content(catalog.files(), heartbeats.last().unwrap()).unwrap()
