@@ -182,23 +182,30 @@ fn follow(from: &LocalStore, to: &LocalStore) {
     }
 }
 
-/// Another host prunes while a restore reads: packs vanish, and their chunks are found where they are now.
-#[test]
-fn a_prune_beside_a_restore_moves_chunks_and_loses_none() {
-    let inner = embedded_store();
-    let repository = init_as(&MortalStore::replicated(inner.clone()), FLEET);
+/// Backs up a disk twice, with 40 changes between, and forgets the first snapshot: a prune then has packs to rewrite.
+/// Returns the disk and its second snapshot.
+fn forgotten_first(repository: &Repository, seed: u64) -> (Disk, SnapshotId) {
     let mut disk = Disk::new(24 * MIB);
-    Random::new(3).fill(&mut disk.bytes);
-    let first = back_up(&repository, "web", &disk, false).snapshot;
-    let mut random = Random::new(4);
+    Random::new(seed).fill(&mut disk.bytes);
+    let first = back_up(repository, "web", &disk, false).snapshot;
+    let mut random = Random::new(seed + 1);
     disk.changed.clear();
     for _ in 0..40 {
         let mut data = vec![0; 40_000];
         random.fill(&mut data);
         disk.write(random.index(disk.bytes.len() - data.len()), &data);
     }
-    let second = back_up(&repository, "web", &disk, true).snapshot;
+    let second = back_up(repository, "web", &disk, true).snapshot;
     repository.forget(&[first]).unwrap();
+    (disk, second)
+}
+
+/// Another host prunes while a restore reads: packs vanish, and their chunks are found where they are now.
+#[test]
+fn a_prune_beside_a_restore_moves_chunks_and_loses_none() {
+    let inner = embedded_store();
+    let repository = init_as(&MortalStore::replicated(inner.clone()), FLEET);
+    let (disk, second) = forgotten_first(&repository, 3);
     let other_host = copy(&inner);
     let store = MortalStore::replicated(inner.clone());
     let reader = opened(&store);
@@ -310,18 +317,7 @@ fn moved_chunks_are_looked_up_together() {
     let index = engine_in_memory();
     let home = || IndexHome::Kv(index.clone());
     let repository = Repository::init(Arc::new(store.clone()), home(), &insecure()).unwrap();
-    let mut disk = Disk::new(24 * MIB);
-    Random::new(7).fill(&mut disk.bytes);
-    let first = back_up(&repository, "web", &disk, false).snapshot;
-    let mut random = Random::new(8);
-    disk.changed.clear();
-    for _ in 0..40 {
-        let mut data = vec![0; 40_000];
-        random.fill(&mut data);
-        disk.write(random.index(disk.bytes.len() - data.len()), &data);
-    }
-    let second = back_up(&repository, "web", &disk, true).snapshot;
-    repository.forget(&[first]).unwrap();
+    let (disk, second) = forgotten_first(&repository, 7);
     let pruned = prune(&repository);
     assert!(pruned.rewritten_packs >= 1, "{pruned:?}");
     index.flush().unwrap();
