@@ -4,6 +4,8 @@
 
 mod cluster;
 mod dedup;
+mod disk_server;
+mod draconis;
 mod exports;
 mod filters;
 mod memory;
@@ -104,13 +106,36 @@ enum Suite {
     ObjectCommands(objects::commands::Options),
     /// Processor time of one operation of the object store, by its number of streams and objects
     ObjectCommit(objects::commit::Options),
+    /// Reads of an opening of the object store, with their time on the model of a hard disk
+    ObjectOpen(objects::open::Options),
+    /// Acknowledged backups that power cuts of a recorded run lose
+    ObjectPowercut(objects::powercut::Options),
+    /// A model of a disk behind an NBD socket, at its own speed, for any program
+    Emulate(objects::emulate::Options),
+    /// `dd` on models of disks at their own speed, as block devices
+    ObjectForeign(objects::foreign::Options),
     /// Block traces of programs, replayed on a model of a disk
     DiskReplay(objects::disk_replay::Options),
     /// Disk commands of restore, backup, check and prune, beside restic
     ObjectReads(objects::reads::Options),
-    /// Durable append: file system against stream
+    /// Durable operations on a full, overwritten disk that turns: `log` beside `cow`
+    ObjectAgeing(objects::aged::ageing::Options),
+    /// Where `log` begins to win over `cow`: by the cost of a seek and by how full the store is
+    ObjectCrossover(objects::aged::crossover::Options),
+    /// Times of operations beside a scrub of the same store
+    ObjectScrub(objects::scrub::Options),
+    /// Writes by their size: the paper's figure 1
+    #[command(name = "draconis-fig1")]
+    DraconisFig1(draconis::StudyOptions),
+    /// Random writes, rewrites and appends: the paper's figure 2
+    #[command(name = "draconis-fig2")]
+    DraconisFig2(draconis::StudyOptions),
+    /// Writes by the number on their way: the paper's figure 3
+    #[command(name = "draconis-fig3")]
+    DraconisFig3(draconis::StudyOptions),
+    /// Durable append: file system against stream, and update in place: the paper's figure 9
     #[command(name = "draconis-fig9")]
-    DraconisFig9(objects::figure9::Options),
+    DraconisFig9(draconis::figure9::Options),
 }
 
 fn main() -> ExitCode {
@@ -159,9 +184,19 @@ fn run() -> Result<()> {
         Suite::NbdServe(options) => exports::run(root, &options),
         Suite::ObjectCommands(options) => objects::commands::run(root, &options),
         Suite::ObjectCommit(options) => objects::commit::run(root, &options),
+        Suite::ObjectOpen(options) => objects::open::run(root, &options),
+        Suite::ObjectPowercut(options) => objects::powercut::run(root, &options),
+        Suite::Emulate(options) => objects::emulate::run(root, &options),
+        Suite::ObjectForeign(options) => objects::foreign::run(root, &options),
         Suite::DiskReplay(options) => objects::disk_replay::run(root, &options),
         Suite::ObjectReads(options) => objects::reads::run(root, &options),
-        Suite::DraconisFig9(options) => objects::figure9::run(root, &options),
+        Suite::ObjectAgeing(options) => objects::aged::ageing::run(root, &options),
+        Suite::ObjectCrossover(options) => objects::aged::crossover::run(root, &options),
+        Suite::ObjectScrub(options) => objects::scrub::run(root, &options),
+        Suite::DraconisFig1(options) => draconis::figure1::run(root, &options),
+        Suite::DraconisFig2(options) => draconis::figure2::run(root, &options),
+        Suite::DraconisFig3(options) => draconis::figure3::run(root, &options),
+        Suite::DraconisFig9(options) => draconis::figure9::run(root, &options),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Every decoder of `copal-device` on any bytes: the first byte chooses the decoder.
 #![no_main]
 
-use copal_device::fuzz::DECODERS;
+use copal_device::probe::fuzz::DECODERS;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -22,6 +22,8 @@ pub(crate) struct Suite {
 enum Package {
     Bench,
     Kv,
+    /// The binary of `Kv` with LevelDB alone, which Debian ships as a library.
+    LevelDb,
 }
 
 const fn suite(name: &'static str, about: &'static str, package: Package) -> Suite {
@@ -29,7 +31,7 @@ const fn suite(name: &'static str, about: &'static str, package: Package) -> Sui
 }
 
 /// All suites; `docs/papers.md` may name only these.
-pub(crate) const SUITES: [Suite; 47] = [
+pub(crate) const SUITES: [Suite; 62] = [
     suite(
         BACKUP_PEERS,
         "repository size, CPU, memory, restore beside restic, rustic and borg",
@@ -93,10 +95,49 @@ pub(crate) const SUITES: [Suite; 47] = [
     suite("rpc-gate", "processor time of a 4 KiB put over frames, beside tonic", Package::Bench),
     suite("object-commands", "device commands per durable append and per commit", Package::Bench),
     suite("object-commit", "processor time of one operation by streams and objects", Package::Bench),
+    suite(
+        "emulate",
+        "a model of a disk behind an NBD socket, at its own speed, for any program",
+        Package::Bench,
+    ),
+    suite("object-foreign", "`dd` on models of disks at their own speed, as block devices", Package::Bench),
     suite("disk-replay", "block traces of programs, replayed on a model of a disk", Package::Bench),
+    suite(
+        "object-ageing",
+        "durable operations on an aged disk that turns, `log` beside `cow`",
+        Package::Bench,
+    ),
+    suite(
+        "object-crossover",
+        "`log` beside `cow`, by the cost of a seek and by how full the store is",
+        Package::Bench,
+    ),
     suite(
         "object-reads",
         "disk commands of restore, backup, check and prune on models of disks, beside restic",
+        Package::Bench,
+    ),
+    suite("object-open", "reads of an opening, and their time on the model of a hard disk", Package::Bench),
+    suite(
+        "object-powercut",
+        "power cuts of a recorded run of the binary: acknowledged backups lost",
+        Package::Bench,
+    ),
+    suite("draconis-fig1", "writes by their size, on disks and models", Package::Bench),
+    suite("draconis-fig2", "random writes, rewrites and appends, on disks and models", Package::Bench),
+    suite("draconis-fig3", "writes by the number on their way, on disks and models", Package::Bench),
+    suite(
+        "draconis-fig4",
+        "deferred writes by key space, beside LevelDB; makes figures 5 and 6 too",
+        Package::LevelDb,
+    ),
+    suite("draconis-fig5", "tables written from memory by key space, beside LevelDB", Package::LevelDb),
+    suite("draconis-fig6", "compactions of deferred writes by key space, beside LevelDB", Package::LevelDb),
+    suite("draconis-fig7", "durable writes beside LevelDB; makes figure 8 too", Package::LevelDb),
+    suite("draconis-fig8", "compactions of durable writes, beside LevelDB", Package::LevelDb),
+    suite(
+        "object-scrub",
+        "times of operations beside a scrub of the same store, and its pace",
         Package::Bench,
     ),
     suite("draconis-fig9", "durable append against append + fdatasync on journaled ext4", Package::Bench),
@@ -147,6 +188,7 @@ pub(crate) fn run(root: &Path, suite: Option<&str>, prepare: bool, arguments: &[
     }
     let missing = match suite.package {
         Package::Kv => missing_for_engines(Path::new("/")),
+        Package::LevelDb => missing_header(Path::new("/")).into_iter().collect(),
         Package::Bench => Vec::new(),
     };
     if !missing.is_empty() {
@@ -167,6 +209,7 @@ pub(crate) fn run(root: &Path, suite: Option<&str>, prepare: bool, arguments: &[
             }
             cargo.args(["--package", "copal-bench-kv", "--features", "peers"])
         }
+        Package::LevelDb => cargo.args(["--package", "copal-bench-kv", "--features", "leveldb"]),
     };
     let status =
         cargo.args(["--", name]).args(arguments).current_dir(root).status().context("running cargo")?;
@@ -179,7 +222,7 @@ pub(crate) fn run(root: &Path, suite: Option<&str>, prepare: bool, arguments: &[
 /// Installs the programs that `suite` is compared with, and builds its data set if it has one.
 fn prepare(root: &Path, suite: &Suite) -> Result<()> {
     match suite.package {
-        Package::Kv => script(root, &["install-peers.sh", "kv"]),
+        Package::Kv | Package::LevelDb => script(root, &["install-peers.sh", "kv"]),
         Package::Bench if suite.name == BACKUP_PEERS => {
             script(root, &["install-peers.sh"])?;
             images(root, &[])
@@ -230,10 +273,7 @@ fn missing_for_engines(root: &Path) -> Vec<&'static str> {
         || ["usr/lib", "usr/lib64", "usr/local/lib"]
             .into_iter()
             .any(|directory| holds_libclang(&root.join(directory), 3));
-    let mut missing = Vec::new();
-    if !root.join("usr/include/leveldb/c.h").exists() {
-        missing.push("leveldb/c.h");
-    }
+    let mut missing: Vec<_> = missing_header(root).into_iter().collect();
     if !has_command("g++") && !has_command("c++") {
         missing.push("C++ compiler");
     }
@@ -241,6 +281,11 @@ fn missing_for_engines(root: &Path) -> Vec<&'static str> {
         missing.push("libclang");
     }
     missing
+}
+
+/// Debian's libleveldb-dev, if it is missing.
+fn missing_header(root: &Path) -> Option<&'static str> {
+    (!root.join("usr/include/leveldb/c.h").exists()).then_some("leveldb/c.h")
 }
 
 /// Whether `libclang` itself lies at most `depth` directories below `directory` (Debian: `llvm-14/lib`).

@@ -3,14 +3,14 @@
 use anyhow::{Context, Result, ensure};
 use std::{path::Path, process::Command};
 
-/// Kills `rounds` commands on one repository, with `hostfs` one of files. Prints the test's output.
-pub(crate) fn run(root: &Path, rounds: u64, seed: u64, hostfs: bool) -> Result<()> {
+/// Kills `rounds` commands on one repository of the `backend`. Prints the test's output.
+pub(crate) fn run(root: &Path, rounds: u64, seed: u64, backend: &str) -> Result<()> {
     let test = "kill::killed_at_random_moments_nothing_published_is_lost";
     let status = Command::new("cargo")
         .args(["test", "-p", "copal", "--test", "it", test, "--", "--exact"])
         .env("COPAL_KILL_ROUNDS", rounds.to_string())
         .env("COPAL_KILL_SEED", seed.to_string())
-        .env("COPAL_KILL_BACKEND", if hostfs { "hostfs" } else { "cow" })
+        .env("COPAL_KILL_BACKEND", backend)
         .current_dir(root)
         .status()
         .context("cargo runs")?;

@@ -18,11 +18,13 @@ mod layers;
 mod models;
 mod modules;
 mod mutants;
+mod orphans;
 mod slowest;
 mod tidy;
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
+use crash::CrashBackend;
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
@@ -82,6 +84,8 @@ enum Chore {
         /// Number of the first history
         #[arg(long, default_value_t = 0)]
         from: u64,
+        #[arg(long, value_enum, default_value_t)]
+        backend: CrashBackend,
     },
     /// Search all orders of events of a group of volumes on three replicas, and print the number of states
     ClusterModel {
@@ -112,9 +116,9 @@ enum Chore {
         /// Seed of the moments and of the disk
         #[arg(long, default_value_t = 1)]
         seed: u64,
-        /// Use a repository of files instead of one in a file
-        #[arg(long)]
-        hostfs: bool,
+        /// Backend of the repository
+        #[arg(long, default_value = "cow", value_parser = ["cow", "log", "hostfs"])]
+        backend: String,
     },
     /// Fill the large disks of a cluster of three, delete half, restart it and fill it again
     FullDisk {
@@ -208,11 +212,11 @@ fn run(chore: Chore) -> Result<ExitCode> {
         Chore::Layers { .. } => layers::run(&root),
         Chore::Demo { image } => demo::run(&root, demo::named(image).as_deref()),
         Chore::Dataset { parameters } => dataset::build(&Parameters::parse(&parameters)?),
-        Chore::Crash { histories, from } => crash::run(&root, histories, from),
+        Chore::Crash { histories, from, backend } => crash::run(&root, backend, histories, from),
         Chore::ClusterSim { seeds, seed } => cluster_sim::run(&root, seeds, seed),
         Chore::ClusterModel { deep } => models::run(&root, &models::CLUSTER, deep),
         Chore::FleetModel { deep } => models::run(&root, &models::FLEET, deep),
-        Chore::KillLoop { rounds, seed, hostfs } => kill_loop::run(&root, rounds, seed, hostfs),
+        Chore::KillLoop { rounds, seed, backend } => kill_loop::run(&root, rounds, seed, &backend),
         Chore::FullDisk { limit, file_bytes } => full_disk::run(&root, &limit, file_bytes),
         Chore::ClusterChaos { minutes, seed, release } => {
             let trial = chaos::Trial { minutes, seed, release };

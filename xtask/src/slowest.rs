@@ -26,6 +26,7 @@ struct TestTime {
 pub(crate) fn run(root: &Path) -> Result<()> {
     // Some tests sleep: one thread more than cores keeps the cores busy without starving any test.
     let threads = 1 + std::thread::available_parallelism().map_or(1, usize::from);
+    crate::orphans::adopt()?;
     let mut child = Command::new("cargo")
         .args(["test", "--workspace", "--locked", "--no-fail-fast", "--lib", "--bins", "--tests"])
         .args(["--", "-Zunstable-options", "--report-time"])
@@ -37,20 +38,28 @@ pub(crate) fn run(root: &Path) -> Result<()> {
         .spawn()
         .context("starting cargo")?;
     let stdout = child.stdout.take().context("no standard output")?;
-    let mut times = Vec::new();
-    for line in BufReader::new(stdout).split(b'\n') {
-        let line = String::from_utf8_lossy(&line?).into_owned();
-        println!("{line}");
-        times.extend(time_of(&line));
-    }
-    let status = child.wait()?;
+    // Read beside the wait: a program that a test left running would hold this pipe open.
+    let reading = std::thread::Builder::new().spawn(move || -> std::io::Result<Vec<TestTime>> {
+        let mut times = Vec::new();
+        for line in BufReader::new(stdout).split(b'\n') {
+            let line = String::from_utf8_lossy(&line?).into_owned();
+            println!("{line}");
+            times.extend(time_of(&line));
+        }
+        Ok(times)
+    })?;
+    let (status, outlived) = crate::orphans::wait_and_end_orphans(&child)?;
+    let mut times = reading.join().map_err(|_| anyhow::anyhow!("the reader of the output panicked"))??;
     times.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
     println!("ci: the {LISTED} slowest of {} tests, seconds", times.len());
     for time in times.iter().take(LISTED) {
         println!("{:8.1}  {}", time.seconds, time.name);
     }
-    if !status.success() {
-        bail!("`cargo test` failed ({status})");
+    for command in &outlived {
+        println!("ci: left running by a test, killed: {command}");
+    }
+    if status.exit_status() != Some(0) {
+        bail!("`cargo test` failed ({status:?})");
     }
     Ok(())
 }

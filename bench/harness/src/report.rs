@@ -1,6 +1,6 @@
 //! Results of one suite: rows of numbers with their targets, printed and stored.
 //!
-//! Stored as `bench/results/latest/<suite>.json`: `{command, commit, machine, rows}`, each row `{name, value,
+//! Stored as `bench/results/latest/<suite>.json`: `{command, commit, machine, notes, rows}`, each row `{name, value,
 //! unit, target, ok}`. A row without a target is a fact, with `ok` null. A missed target is printed as
 //! missed; it does not make the run fail.
 
@@ -40,6 +40,8 @@ pub struct Report {
     pub commit: String,
     /// Machine of the run.
     pub machine: Machine,
+    /// Sentences that a reader of the rows needs.
+    pub notes: Vec<String>,
     /// The rows.
     pub rows: Vec<Row>,
 }
@@ -52,8 +54,14 @@ impl Report {
             command: format!("cargo xtask bench {}", arguments.join(" ")),
             commit: machine::commit(root),
             machine: Machine::here(scratch),
+            notes: Vec::new(),
             rows: Vec::new(),
         }
+    }
+
+    /// Adds a sentence, printed below the rows.
+    pub fn note(&mut self, sentence: impl Into<String>) {
+        self.notes.push(sentence.into());
     }
 
     /// Adds a number without a target.
@@ -127,6 +135,9 @@ impl Report {
             table.row([row.name.clone(), number(row.value), row.unit.clone(), target, verdict.to_owned()]);
         }
         println!("\n{table}");
+        for note in &self.notes {
+            println!("{note}");
+        }
         let path = self.store(root, suite)?;
         let missed = self.rows.iter().filter(|row| row.ok == Some(false)).count();
         println!("{} rows, {missed} targets missed, written to {}", self.rows.len(), path.display());

@@ -54,6 +54,21 @@ enum Suite {
     KvDeletes(suites::deletes::Options),
     /// Random load and steady overwrite: speed, write amplification, waits, reopening
     KvLoad(suites::load::Options),
+    /// Deferred writes a second by key space, in LevelDB and Copal: the Draconis paper's Figure 4
+    #[command(name = "draconis-fig4")]
+    DraconisFig4(suites::draconis::Options),
+    /// Tables written from memory by key space, in LevelDB and Copal: the Draconis paper's Figure 5
+    #[command(name = "draconis-fig5")]
+    DraconisFig5(suites::draconis::Options),
+    /// Compactions of deferred writes by key space, in LevelDB and Copal: the Draconis paper's Figure 6
+    #[command(name = "draconis-fig6")]
+    DraconisFig6(suites::draconis::Options),
+    /// Durable writes a second, in LevelDB and Copal: the Draconis paper's Figure 7
+    #[command(name = "draconis-fig7")]
+    DraconisFig7(suites::draconis::Options),
+    /// Compactions of durable writes, in LevelDB and Copal: the Draconis paper's Figure 8
+    #[command(name = "draconis-fig8")]
+    DraconisFig8(suites::draconis::Options),
 }
 
 fn main() -> ExitCode {
@@ -85,5 +100,11 @@ fn run() -> Result<()> {
         Suite::KvPurge(options) => suites::purge::run(root, &options),
         Suite::KvDeletes(options) => suites::deletes::run(root, &options),
         Suite::KvLoad(options) => suites::load::run(root, &options),
+        Suite::DraconisFig4(options) | Suite::DraconisFig5(options) | Suite::DraconisFig6(options) => {
+            suites::draconis::run_deferred(root, &options)
+        }
+        Suite::DraconisFig7(options) | Suite::DraconisFig8(options) => {
+            suites::draconis::run_durable(root, &options)
+        }
     }
 }

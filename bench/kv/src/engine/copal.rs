@@ -201,6 +201,7 @@ impl Engine for Copal {
                 ("merge_nanos", stats.merge_nanos),
                 ("paced_nanos", stats.paced_nanos),
                 ("stalled_nanos", stats.stalled_nanos),
+                ("merged_bytes", stats.write_bytes),
                 ("groups", stats.groups),
                 ("writes", stats.writes),
                 ("user_bytes", stats.user_bytes),

@@ -1,6 +1,7 @@
 //! The suites, one module each.
 
 pub(crate) mod deletes;
+pub(crate) mod draconis;
 pub(crate) mod fig5;
 pub(crate) mod fig6;
 pub(crate) mod fig7;

@@ -8,17 +8,15 @@
 //!
 //! Not here: the models (`copal_device::emulated`).
 
-mod block_tracer;
 mod image;
 mod program;
 mod recording;
 mod traces;
 
 use anyhow::{Context, Result};
-use block_tracer::BlockTracer;
 use clap::Args;
-use copal_bench_harness::report::Report;
-use copal_device::emulated::{DiskModel, HddModel, HddProfile, ReplaySummary, SsdModel, SsdProfile};
+use copal_bench_harness::{block_tracer::BlockTracer, model_disk::ModelDisk, report::Report};
+use copal_device::emulated::ReplaySummary;
 use image::IMAGE_BYTES;
 use program::{COW, COW_BEFORE, COW_FLASH, HOSTFS, Operation, Program, RESTIC};
 use recording::Binaries;
@@ -84,12 +82,8 @@ fn replay(
 ) -> Result<ReplaySummary> {
     let trace = folder.trace(program.name, operation.name())?;
     let (device, _) = trace.devices().next().context("a trace without commands")?;
-    let mut model: Box<dyn DiskModel> = if on_flash {
-        Box::new(SsdModel::new(DISK_BYTES, SsdProfile::default()))
-    } else {
-        Box::new(HddModel::new(DISK_BYTES, HddProfile::default()))
-    };
-    Ok(ReplaySummary::replay(trace.commands(device), &mut *model))
+    let model = if on_flash { ModelDisk::Ssd } else { ModelDisk::Hdd };
+    Ok(ReplaySummary::replay(trace.commands(device), &mut *model.model(DISK_BYTES)))
 }
 
 /// Adds the rows of all operations.

@@ -3,16 +3,17 @@
 //! Image, caches and restored disks lie on another device. The kernel's caches are dropped before each operation.
 
 use super::{
-    block_tracer::BlockTracer,
     image::VmImage,
     program::{Operation, Program, Repository},
     traces::{ProgramRun, TraceFolder},
 };
-use crate::objects::{
-    fresh,
-    loop_device::{Ext4Mount, LoopDevice},
-};
+use crate::objects::fresh;
 use anyhow::{Context, Result};
+use copal_bench_harness::{
+    block_tracer::BlockTracer,
+    loop_device::LoopDevice,
+    mounted_disk::{FileSystem, MountedDisk},
+};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -70,7 +71,7 @@ pub(super) fn record(
 /// Device of a repository, with a file system if the program needs one.
 enum RepositoryDisk {
     Bare(LoopDevice),
-    Ext4(Ext4Mount),
+    Ext4(MountedDisk),
 }
 
 impl RepositoryDisk {
@@ -93,9 +94,9 @@ fn record_program(program: Program, binary: &Path, scratch: &Path, folder: &Trac
     let disk = if program.takes_device() {
         RepositoryDisk::Bare(LoopDevice::attach(&scratch.join("device.raw"), DEVICE_BYTES)?)
     } else {
-        RepositoryDisk::Ext4(Ext4Mount::make(scratch, DEVICE_BYTES)?)
+        RepositoryDisk::Ext4(MountedDisk::make(scratch, DEVICE_BYTES, FileSystem::Ext4)?)
     };
-    let image = VmImage::make(&scratch.join("disk.raw"))?;
+    let image = VmImage::make(&scratch.join("vm.raw"))?;
     let repository = Repository { program, binary, place: disk.place(), home: scratch.to_owned() };
     repository.init()?;
     for day in 0..LAST_DAY {

@@ -62,6 +62,10 @@ pub(crate) mod exit {
     pub(crate) const UNKNOWN: u8 = 43;
     pub(crate) const NO_ROOM: u8 = 44;
     pub(crate) const INTERRUPTED: u8 = 130;
+    /// Of `copal device fsck`, `df`, `dump` and `scrub`: damage was found.
+    pub(crate) const CHECK_DAMAGE: u8 = 1;
+    /// Of these: the command could not run.
+    pub(crate) const CHECK_FAILED: u8 = 2;
 }
 
 impl Failure {

@@ -56,7 +56,7 @@ fn line(shown: &Shown) -> String {
 /// The pin of this process's export; removed when it is dropped.
 pub(crate) struct ExportPin {
     path: PathBuf,
-    _file: File,
+    file: File,
 }
 
 impl ExportPin {
@@ -86,6 +86,8 @@ impl Drop for ExportPin {
         // A file that remains has no lock, so it has no effect.
         let _ = std::fs::remove_file(self.path.with_extension(CLOSE));
         let _ = std::fs::remove_file(&self.path);
+        // A child process has a copy of the file between `fork` and `exec`.
+        let _ = self.file.unlock();
     }
 }
 
@@ -104,7 +106,7 @@ fn set_in(directory: &Path, export: &str, shown: &Shown) -> std::io::Result<Expo
     let text = format!("{TITLE}\ncopal {export} (process {pid} on {host})\n{}\n", line(shown));
     file.write_all(text.as_bytes())?;
     std::fs::rename(&unfinished, &path)?;
-    Ok(ExportPin { path, _file: file })
+    Ok(ExportPin { path, file })
 }
 
 /// An export and its pin.

@@ -49,7 +49,7 @@ pub(crate) struct SessionDirectory {
     /// Owner of the files: the user that QEMU runs as, if it is another one.
     owner: Option<(u32, u32)>,
     is_in_use: bool,
-    _lock: File,
+    lock: File,
 }
 
 impl SessionDirectory {
@@ -75,7 +75,7 @@ impl SessionDirectory {
             std::fs::rename(&unnamed, &path)?;
             let (own, theirs) = (path.metadata()?, std::fs::metadata(qmp)?);
             let owner = (own.uid() != theirs.uid()).then(|| (theirs.uid(), theirs.gid()));
-            let directory = SessionDirectory { path: path.clone(), owner, is_in_use: false, _lock: lock };
+            let directory = SessionDirectory { path: path.clone(), owner, is_in_use: false, lock };
             directory.hand_over(&directory.path)?;
             Ok(directory)
         };
@@ -205,12 +205,13 @@ impl SessionDirectory {
 
 impl Drop for SessionDirectory {
     fn drop(&mut self) {
-        if self.is_in_use {
-            return;
-        }
-        if let Err(error) = remove_directory(&self.path) {
+        if !self.is_in_use
+            && let Err(error) = remove_directory(&self.path)
+        {
             tracing::warn!(%error, path = %self.path.display(), "session directory not removed");
         }
+        // A child process has a copy of the file between `fork` and `exec`: closing it would not release the lock.
+        let _ = self.lock.unlock();
     }
 }
 

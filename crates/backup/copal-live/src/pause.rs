@@ -129,6 +129,7 @@ mod tests {
         io::{BufRead, BufReader, Write},
         os::unix::net::UnixListener,
         thread::JoinHandle,
+        time::{Duration, Instant},
     };
 
     #[test]
@@ -194,6 +195,16 @@ mod tests {
         assert_eq!((&words[1], &words[3]), (&RESUME.into(), &MARK.into()));
     }
 
+    /// Waits until a guardian with this socket is visible: the kernel shows its command line a moment after the
+    /// end of its `exec`, for which its parent waits.
+    fn wait_for_guardian(socket: &Path) {
+        let end = Instant::now() + Duration::from_secs(60);
+        while !is_guarded(socket) {
+            assert!(Instant::now() < end, "no guardian");
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+    }
+
     /// Whether a guardian with this socket runs.
     fn is_guarded(socket: &Path) -> bool {
         let words = [MARK, "\"cont\"", RESUME, socket.to_str().unwrap()];
@@ -215,7 +226,7 @@ mod tests {
         let mut client = QmpClient::connect(&socket).unwrap();
         let session = SessionName::of(MARK).unwrap();
         let failed = while_stopped(&mut client, &session, |_| -> Result<(), QmpError> {
-            assert!(is_guarded(&socket));
+            wait_for_guardian(&socket);
             Err(QmpError::Protocol { reason: "no filter".to_owned() })
         });
         assert!(failed.is_err() && !is_guarded(&socket));

@@ -5,7 +5,8 @@
 //!   always.
 //! - A buffer is owned: it moves into an I/O and comes back with it, so it cannot be freed or changed
 //!   meanwhile.
-//! - Blocks of 64 KiB to 1 MiB are reused ([`recycle`]) within a fixed budget.
+//! - Blocks of 64 KiB to 1 MiB are reused ([`recycle`]) within a fixed budget. Those above 512 KiB are contiguous
+//!   for a device where the system has huge pages.
 #![expect(unsafe_code, reason = "allocates with an alignment that Vec cannot give")]
 
 mod recycle;

@@ -4,7 +4,7 @@
 //! - a preallocated file or block device ([`open_file`])
 //! - a memory device ([`MemoryDevice`])
 //! - a device that records, crashes and fails on request ([`fault`], [`crash`])
-//! - models of disks in virtual time (`emulated`, behind the feature of that name)
+//! - models of disks, in virtual time and on the wall clock (`emulated`, behind the feature of that name)
 //!
 //! The crash contract, which is all that upper layers may assume:
 //! - C1 a logical block is written completely or not at all; nothing larger is atomic.
@@ -52,7 +52,4 @@ pub use file::{
 };
 pub use image::Image;
 pub use memory::MemoryDevice;
-#[cfg(any(test, feature = "fuzz"))]
-#[doc(hidden)]
-pub use probe::fuzz;
 pub use record::DeviceHistory;

@@ -8,6 +8,14 @@
 pub(crate) enum StoreFlaw {
     /// OBJ-1: data of the tail is not verified.
     NoDataSum,
+    /// OBJ-1: sums are over the bytes, so they do not differ between pages that end with their own.
+    SumsOfBytes,
+    /// OBJ-38: recovery takes inline pages as placed.
+    InlineForgotten,
+    /// OBJ-38: recovery places inline pages also if they have another owner.
+    InlineOfFreedPages,
+    /// OBJ-38: a checkpoint passes records with inline pages that are not placed.
+    CheckpointAheadOfInline,
     /// OBJ-2: records carry a sequence number, but no hash of the previous record.
     SequenceOnly,
     /// OBJ-3: freed pages are reused at once.
@@ -25,6 +33,7 @@ pub(crate) enum StoreFlaw {
     /// OBJ-6: staged data carries the epoch that was open when it was submitted.
     StagedAtSubmission,
     /// OBJ-7: journal space is reused when the superblock that passes it is written, not when it is durable.
+    /// OBJ-31: segments of records are reused when the checkpoint that passes them begins.
     JournalReusedEarly,
     /// OBJ-8: a checkpoint overwrites the live one.
     CheckpointInPlace,
@@ -55,10 +64,22 @@ pub(crate) enum StoreFlaw {
     CheckpointAheadOfFrames,
     /// OBJ-15: a record calls an epoch durable whose groups wait for a frame that is written through.
     FlushedAheadOfFrames,
+    /// OBJ-20: the old pages of a move are free at once.
+    MovedPagesReusedAtOnce,
+    /// OBJ-20: the pages of a copy are pinned while they are read, and not until the move is entered.
+    CopyWithoutPin,
+    /// OBJ-32: records go on in a segment whose header is written, and not durable.
+    HeaderNotFlushed,
+    /// OBJ-32: the header of a segment does not wait for the zeros that are written there.
+    ZerosNotAwaited,
     /// OBJ-33: a checkpoint calls frames durable that are on their way.
     FramesAhead,
     /// OBJ-34: a frame is longer than its stream promises.
     LongFramesUnsaid,
+    /// OBJ-37: a stream whose end was cut continues on the pages of the frames that are gone.
+    CutPagesReused,
+    /// OBJ-19: free pages may be taken while they are discarded.
+    DiscardReleasedFirst,
     /// OBJ-17: freed space and the end of the file go back to the file system before a durable checkpoint
     /// lists them.
     GiveBackEarly,

@@ -45,21 +45,25 @@ mod tables;
 
 pub use check::{
     coverage::{RangeCoverage, SummedData, UnusedSpace},
+    dump::{
+        StoreDump,
+        item::{DumpField, DumpItem, DumpSink},
+    },
     fsck::{CheckOptions, StoreCheckReport, StoreDamage},
+    scrub::{SCRUB_PLACE_ID, ScrubPace, StoreScrub, StoreScrubProgress},
 };
 pub use commit::operations::{Op, Txn};
 pub use interface::{
-    Ack, BackendKind, CreateOptions, FramePos, Lsn, MkfsOptions, ObjectId, ObjectKind, ObjectLifetime,
-    ObjectStat, OlderState, OpenOptions, ReadCheck, RecoveryReport, StoreSpace, WritableSpace,
+    Ack, BackendKind, CreateOptions, DiscardMode, FramePos, LogSegments, Lsn, MkfsOptions, ObjectId,
+    ObjectKind, ObjectLifetime, ObjectStat, OlderState, OpenOptions, ReadCheck, RecoveryReport,
+    StoreDiscards, StoreSpace, WritableSpace,
     error::{StoreError, StoreOpenError},
 };
 pub use object::{
+    free_range::FreeRange,
     ranges::ObjectRangeSink,
     writer::{ObjectWriter, StagedObject},
 };
-pub use resize::{
-    grow::{SpaceReservation, SystemLoan},
-    shrink::ShrinkReport,
-};
+pub use resize::{grow::SystemLoan, reservation::SpaceReservation, shrink::ShrinkReport};
 pub use store::{Store, owner::StoreOwnership};
 pub use stream::{frame_reader::FrameReader, raw_extent::RawExtent, reserved_frame::ReservedFrame};

@@ -64,8 +64,14 @@ pub enum NodeError {
     NotProbed {
         /// The block device.
         path: PathBuf,
-        /// It holds a Copal store.
-        holds_store: bool,
+    },
+    /// A store has no range of free bytes for a probe.
+    #[error("the store on {} has no free range for a probe: {source}", .path.display())]
+    NoFreeRange {
+        /// The block device.
+        path: PathBuf,
+        /// Reason.
+        source: copal_object::StoreError,
     },
     /// A file or device is too short for a probe.
     #[error("{} has {bytes} bytes, a probe takes {least}", .path.display())]

@@ -12,7 +12,7 @@ use crate::{
     patience::Patience,
 };
 use copal_device::FileOptions;
-use copal_object::{OpenOptions, RecoveryReport, Store};
+use copal_object::{DiscardMode, OpenOptions, RecoveryReport, Store, StoreDump};
 use std::{
     io::ErrorKind,
     os::unix::fs::{FileTypeExt, MetadataExt},
@@ -51,6 +51,8 @@ pub struct StoreOptions {
     pub allow_volatile: bool,
     /// Largest distance in bytes at which two reads of objects become one; `None`: by kind of device.
     pub gap_bytes: Option<u64>,
+    /// Discards of free space.
+    pub discard: DiscardMode,
 }
 
 impl StoreOptions {
@@ -61,6 +63,8 @@ impl StoreOptions {
             accept_tail_loss: self.accept_tail_loss,
             salvage: false,
             gap_bytes: self.gap_bytes,
+            discard: self.discard,
+            inline_data: None,
         }
     }
 
@@ -181,6 +185,21 @@ impl StoreLocation {
     ) -> Result<OpenedStore, NodeError> {
         let of_objects = OpenOptions { salvage: true, ..options.of_objects(Access::Read) };
         self.open_as(Access::Read, options, &of_objects, patience)
+    }
+
+    /// The store's structures, to be shown without opening it, if no other process has it.
+    /// # Errors
+    /// `Objects`.
+    pub fn dump(&self, options: &StoreOptions, patience: &Patience) -> Result<StoreDump, NodeError> {
+        let path = self.path();
+        let opened = match self {
+            StoreLocation::Files(dir) => patience.open(path, || StoreDump::in_dir(dir)),
+            StoreLocation::File(path) | StoreLocation::Device(path) => {
+                let file = FileOptions { read_only: true, ..options.of_file() };
+                patience.open(path, || Ok(StoreDump::on(copal_device::open_file(path, &file)?)))
+            }
+        };
+        opened.map_err(|source| NodeError::Objects { path: path.to_owned(), source })
     }
 
     /// Refuses to write a file without any write permission, also for root.

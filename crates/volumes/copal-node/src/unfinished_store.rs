@@ -178,7 +178,7 @@ struct StoreDirectory {
     path: PathBuf,
     is_new: bool,
     lock: PathBuf,
-    _locked: File,
+    file: File,
 }
 
 impl StoreDirectory {
@@ -206,7 +206,7 @@ impl StoreDirectory {
             }
             // The previous holder may have removed the file: a lock on an unlinked file excludes no process.
             if is_same(&file, &lock).map_err(cannot_create(&lock))? {
-                return Ok(StoreDirectory { path: path.to_owned(), is_new, lock, _locked: file });
+                return Ok(StoreDirectory { path: path.to_owned(), is_new, lock, file });
             }
         }
     }
@@ -228,6 +228,8 @@ impl Drop for StoreDirectory {
         if self.is_new {
             let _ = std::fs::remove_dir(&self.path);
         }
+        // A child process has a copy of the file between `fork` and `exec`.
+        let _ = self.file.unlock();
     }
 }
 

@@ -119,6 +119,10 @@ pub trait FileWriter: Send {
 /// call; ranges without an answer are then not read.
 pub type RangeSink<'a> = dyn FnMut(usize, Result<Bytes, VolumeError>) -> ControlFlow<()> + 'a;
 
+/// Receives the answers of [`VolumeStore::tails`]: the index of the file, its head, and its last bytes. `Break` ends the
+/// call.
+pub type FileTailSink<'a> = dyn FnMut(usize, Result<(FileInfo, Bytes), VolumeError>) -> ControlFlow<()> + 'a;
+
 /// Volumes of immutable files. Blocking; call from a dedicated thread.
 ///
 /// Every operation on a volume that was removed (or never was) answers `VolumeGone`; every
@@ -230,6 +234,37 @@ pub trait VolumeStore: Send + Sync {
                         break;
                     }
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Heads and last bytes of several files of a volume, at most `tail_bytes` of each: as [`stat`](VolumeStore::stat)
+    /// and [`get`](VolumeStore::get) for each of them. A store may read neighbours together, so callers hand over all
+    /// files they know they need.
+    ///
+    /// `sink` gets each file once, by its index in `names`, on this thread, in any order. It may end the call. Damage
+    /// of one file does not affect the others.
+    /// # Errors
+    /// Those that concern all files: files without an answer then get none.
+    fn tails(
+        &self,
+        vid: VolumeId,
+        names: &[&[u8]],
+        tail_bytes: u64,
+        options: &ReadOptions,
+        sink: &mut FileTailSink<'_>,
+    ) -> Result<(), VolumeError> {
+        for (index, name) in names.iter().enumerate() {
+            let tail = self.stat(vid, name, options).and_then(|info| {
+                let start = info.size.saturating_sub(tail_bytes);
+                // The name may lead to another file by now.
+                let of_this = ReadOptions { if_file: Some(info.fid), ..*options };
+                let bytes = self.get(vid, name, start..info.size, &of_this)?;
+                Ok((info, bytes))
+            });
+            if sink(index, tail).is_break() {
+                break;
             }
         }
         Ok(())

@@ -18,7 +18,7 @@ pub(crate) enum BackendWord {
     Auto,
     /// One preallocated file, or a block device: copy on write, one flush per commit
     Cow,
-    /// The same, but everything is appended to segments: for disks that turn; at least 256MiB, no cleaner yet
+    /// The same, but everything is appended to segments: for disks that turn; at least 256MiB
     Log,
     /// Files in a directory, one per object: any file system that can sync
     Hostfs,

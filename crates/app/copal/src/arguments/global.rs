@@ -1,5 +1,6 @@
 //! Options of every command.
 
+use super::discard::DiscardWord;
 use crate::{
     failure::{Failure, Outcome},
     human,
@@ -84,6 +85,9 @@ pub(crate) struct CommonArgs {
     /// that turns, 64K elsewhere). For recordings on one kind of disk that are replayed on another
     #[arg(long, global = true, value_name = "SIZE", value_parser = human::parse_bytes, hide_short_help = true)]
     pub(crate) read_gap: Option<u64>,
+    /// Give the free space of a store on a block device back to the device, so that flash and thin volumes can use it
+    #[arg(long, global = true, value_enum, default_value_t = DiscardWord::Auto, hide_short_help = true)]
+    pub(crate) discard: DiscardWord,
     /// Write every look-up in the engine to a new file, one line per key, for the simulator of filter rules
     /// (`copal-sim rules --trace`). The file has as many lines as the backup has chunks
     #[arg(long, global = true, value_name = "FILE", hide_short_help = true)]
@@ -128,6 +132,7 @@ impl CommonArgs {
             allow_cow: self.allow_cow,
             allow_volatile: self.allow_volatile,
             gap_bytes: self.read_gap,
+            discard: self.discard.into(),
         }
     }
 }

@@ -88,7 +88,7 @@ pub(crate) struct DumpArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Without --deep, the command checks names and space accounts and walks every entry; --deep also \
-reads every byte of tables and values. With --rate it only reads tables and values, at that pace: for use on a busy disk. \
+reads every byte of tables and values. With --rate it only reads all data of the store, at that pace, and looks for the lost keys where data is damaged. \
 Damage gives exit code 20.
 
 Examples:
@@ -99,7 +99,7 @@ pub(crate) struct KvVerifyArgs {
     /// Read every checksum of every table and value
     #[arg(long, conflicts_with = "rate")]
     pub(crate) deep: bool,
-    /// Only read tables and values, at this number of bytes per second
+    /// Only read all data, at this number of bytes per second
     #[arg(long, value_name = "SIZE", value_parser = crate::human::parse_bytes)]
     pub(crate) rate: Option<u64>,
 }

@@ -11,6 +11,7 @@ mod client;
 mod cluster;
 mod cluster_process;
 mod device;
+mod discard;
 mod export;
 mod global;
 mod key;
@@ -33,7 +34,10 @@ pub(crate) use cluster::{
     RebalanceCommand, StatusArgs, TransferWord,
 };
 pub(crate) use cluster_process::{DataArgs, MasterArgs, ServeArgs};
-pub(crate) use device::{DeviceCommand, DeviceProbeArgs, DeviceProfileArgs};
+pub(crate) use device::{
+    DeviceCommand, DeviceDfArgs, DeviceDumpArgs, DeviceFsckArgs, DeviceProbeArgs, DeviceProfileArgs,
+    DeviceScrubArgs, InspectCommand,
+};
 pub(crate) use export::{MountArgs, NbdArgs};
 pub(crate) use global::{CommonArgs, WaitCondition};
 pub(crate) use key::{KeyAdd, KeyCommand, KeyRm, RoleWord};
@@ -71,6 +75,12 @@ Exit codes:
   130  interrupted; the store is consistent
 
 Any other code is a failure, too.
+
+`copal device fsck`, `df`, `dump` and `scrub` have the codes of other checkers:
+    0  no damage
+    1  damage found
+    2  the command could not run
+  130  interrupted
 
 Environment:
   COPAL_REPOSITORY     repository, instead of --repo
@@ -242,7 +252,7 @@ pub(crate) enum CopalCommand {
     /// Back up, restore or check the database of a master
     #[command(subcommand)]
     Meta(MetaCommand),
-    /// Measure disks, and show the profile that a store holds
+    /// Measure disks, and look into stores: check, space, structures, profile
     #[command(subcommand)]
     Device(DeviceCommand),
     /// Inspect or repair the key-value engine below a repository, or any of its stores

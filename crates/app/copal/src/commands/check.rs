@@ -41,6 +41,10 @@ pub(super) fn check(context: &CommandContext<'_>, check: &CheckArgs) -> Outcome<
     let meter = context.meter();
     let used = opened.store().map_or(0, |store| store.objects().space().live_bytes);
     let walk = CheckProgress::new(&meter, check.read_data, used);
+    // The list of covered bytes has those that were compared with the sums of the lowest layer.
+    if let Some(store) = opened.store().filter(|_| check.read_data && !check.coverage) {
+        store.objects().note_verified_ranges();
+    }
     let report = opened.repository().check(read_data, &walk, &context.cancel).map_err(Failure::from);
     let mut coverage = check.coverage.then(CoverageReport::default);
     let device_bytes = opened.store().map_or(0, |store| store.objects().device_bytes());
@@ -113,7 +117,8 @@ fn check_store(
     Ok(LeftoverCounts { objects: below.leftovers, bytes: below.leftover_bytes })
 }
 
-/// Checks the lowest layer: every byte with a checksum, of any owner.
+/// Checks the lowest layer: every byte with a checksum, of any owner. Bytes that the layers above have read and
+/// verified are not read again.
 fn check_objects(
     context: &CommandContext<'_>,
     store: &Stack,

@@ -14,7 +14,7 @@ use copal_device::{
     probe::{DeviceProfile, ProbeConfidence, ProbeError},
 };
 use copal_node::{NodeError, ProbePlace};
-use copal_object::StoreOpenError;
+use copal_object::{StoreError, StoreOpenError};
 use serde_json::{Value, json};
 use std::{io::Write, path::Path};
 
@@ -24,7 +24,7 @@ pub(super) fn probe(context: &CommandContext<'_>, words: &DeviceProbeArgs) -> Ou
         ProbePlace::find(&words.path, &options, words.force).map_err(|error| refusal(&words.path, error))?;
     let create = |file| create_private(file).map(|to| (file, to)).map_err(cannot_write(file));
     let out = words.out.as_deref().map(create).transpose()?;
-    let profile = run_probe(context.output, &context.cancel, &place);
+    let profile = run_probe(context.output, &context.cancel, place);
     let profile = match (profile, out) {
         (Ok(profile), Some((file, mut to))) => {
             to.write_all(profile.to_string().as_bytes()).map_err(cannot_write(file))?;
@@ -48,7 +48,7 @@ pub(super) fn probe(context: &CommandContext<'_>, words: &DeviceProbeArgs) -> Ou
 pub(super) fn run_probe(
     output: &CommandOutput,
     cancel: &CancelFlag,
-    place: &ProbePlace,
+    place: ProbePlace,
 ) -> Outcome<DeviceProfile> {
     let is_ended = cancel.clone();
     let shown = !output.is_json() && !output.is_quiet();
@@ -73,11 +73,12 @@ pub(super) fn run_probe(
 fn refusal(path: &Path, error: NodeError) -> Failure {
     let name = path.display();
     let sentence = match &error {
-        NodeError::NotProbed { holds_store: true, .. } => format!(
-            "{name} holds a Copal store, which a probe would destroy; probe the disk before a store is made on it, \
-             nothing was written"
+        NodeError::NoFreeRange { source: StoreError::NoSpace { needed_bytes, .. }, .. } => format!(
+            "the store on {name} has no {}MiB of free space in one piece, in which a probe could write; delete \
+             something, or give a file on the same disk",
+            needed_bytes >> 20
         ),
-        NodeError::NotProbed { holds_store: false, .. } => format!(
+        NodeError::NotProbed { .. } => format!(
             "a probe of the block device {name} destroys its data, and nothing was written; give --force if nothing on it \
              is needed"
         ),

@@ -9,11 +9,13 @@ mod check;
 mod cluster;
 mod device;
 mod device_profile;
+mod dump_lines;
 mod export;
 mod fields;
 mod forget;
 mod hold;
 mod init;
+mod inspect;
 mod job;
 mod key;
 mod kv;
@@ -28,8 +30,8 @@ mod vm;
 
 use crate::{
     arguments::{
-        AgentCommand, CommonArgs, CopalArgs, CopalCommand, DeviceCommand, JobCommand, PdsCommand,
-        RepairCommand, SessionsCommand, VmCommand,
+        AgentCommand, CommonArgs, CopalArgs, CopalCommand, DeviceCommand, InspectCommand, JobCommand,
+        PdsCommand, RepairCommand, SessionsCommand, VmCommand,
     },
     failure::{Failure, Outcome, exit},
     holder_text, human,
@@ -137,6 +139,16 @@ pub(crate) fn run(arguments: &CopalArgs, output: &CommandOutput) -> Outcome<()> 
         CopalCommand::Meta(words) => cluster::meta(&context, words),
         CopalCommand::Device(DeviceCommand::Probe(words)) => device::probe(&context, words),
         CopalCommand::Device(DeviceCommand::Profile(words)) => device_profile::run(&context, words),
+        CopalCommand::Device(DeviceCommand::Fsck(words)) => {
+            inspect::run(&context, InspectCommand::Fsck(words))
+        }
+        CopalCommand::Device(DeviceCommand::Df(words)) => inspect::run(&context, InspectCommand::Df(words)),
+        CopalCommand::Device(DeviceCommand::Dump(words)) => {
+            inspect::run(&context, InspectCommand::Dump(words))
+        }
+        CopalCommand::Device(DeviceCommand::Scrub(words)) => {
+            inspect::run(&context, InspectCommand::Scrub(words))
+        }
         CopalCommand::Kv(words) => kv::run(&context, words),
         CopalCommand::Repair(RepairCommand::Index) => stats::repair_index(&context),
         CopalCommand::Repair(RepairCommand::Leak(words)) => vm::repair_leak(&context, words),

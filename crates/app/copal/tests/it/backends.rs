@@ -102,7 +102,7 @@ fn auto_measures_the_disk_and_says_what_suits_it() {
     assert_eq!(run.code, Some(0), "{run:?}");
     let lines = run.lines();
     let said = lines.iter().find(|line| line["message_type"] == "backend").unwrap();
-    // A store in segments has no cleaner yet, so the disk that suits it gets a store of the other kind.
+    // On a disk that suits segments too, only a person chooses them.
     assert_eq!((&said["backend"], backend_of(&house.store())), (&"cow".into(), COW), "{said}");
     assert!(said["suits"] == "cow" || said["suits"] == "log", "{said}");
     assert!(!said["reason"].as_str().unwrap().is_empty());

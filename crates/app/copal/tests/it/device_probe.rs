@@ -98,7 +98,7 @@ fn a_probe_refuses_all_that_is_no_file_on_a_disk() {
 }
 
 #[test]
-fn a_probe_overwrites_a_block_device_only_when_told_and_never_a_store() {
+fn a_probe_overwrites_a_block_device_only_when_told() {
     let scratch = House::empty();
     let Some(device) = LoopDevice::attach(&scratch.path("disk"), 96 * MIB) else { return };
     let refused = |words: &[&str], part: &str| {
@@ -108,11 +108,6 @@ fn a_probe_overwrites_a_block_device_only_when_told_and_never_a_store() {
     };
     refused(&[device.word()], "--force");
     assert!(std::fs::read(scratch.path("disk")).unwrap().iter().all(|byte| *byte == 0));
-    let house = House::elsewhere(&device.path).without_ring();
-    house.good(["init"]);
-    let before = std::fs::read(scratch.path("disk")).unwrap();
-    refused(&[device.word(), "--force"], "holds a Copal store");
-    assert!(std::fs::read(scratch.path("disk")).unwrap() == before);
     let made = Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&device.path).status();
     if made.is_ok_and(|made| made.success()) {
         let mount = FreezableMount::over(&device, &scratch.path("mount"));
@@ -143,4 +138,72 @@ fn a_busy_machine_lowers_the_confidence() {
         child.wait().unwrap();
     }
     assert_eq!(summary.unwrap()["confidence"], "low");
+}
+
+/// A store on a block device, with one snapshot.
+fn with_store(scratch: &House, backend: &str) -> Option<(LoopDevice, House)> {
+    let device = LoopDevice::attach(&scratch.path("disk"), 288 * MIB)?;
+    let house = House::elsewhere(&device.path).without_ring();
+    house.good(["init", "--backend", backend]);
+    std::fs::write(house.path("image"), copal_testkit::Random::new(1).bytes(3_000_000)).unwrap();
+    house.good(["backup", "--vm", "web", &house.word("image")]);
+    Some((device, house))
+}
+
+fn free_bytes(house: &House, device: &LoopDevice) -> u64 {
+    let df = house.summary(["device", "df", device.word()]);
+    df["free_bytes"].as_u64().unwrap_or_else(|| panic!("{df}"))
+}
+
+fn assert_intact(house: &House, device: &LoopDevice) {
+    house.good(["device", "fsck", device.word(), "--read-data"]);
+    let restored = house.word("restored");
+    house.good(["restore", "--vm", "web", "latest", "--target", &restored]);
+    assert!(std::fs::read(&restored).unwrap() == std::fs::read(house.path("image")).unwrap());
+    std::fs::remove_file(&restored).unwrap();
+}
+
+/// Symptom: a disk could be probed before a store was made on it only. A probe beside a store must keep to free
+/// space, also if it is killed, and must leave that space free.
+#[test]
+fn a_probe_of_a_device_with_a_store_keeps_to_its_free_space() {
+    for backend in ["cow", "log"] {
+        let scratch = House::empty();
+        let Some((device, house)) = with_store(&scratch, backend) else { return };
+        let before = free_bytes(&house, &device);
+        let summary = scratch.summary(["device", "probe", device.word()]);
+        assert_eq!((&summary["kind"], summary["reason"].is_string()), (&"block".into(), true), "{summary}");
+        assert_intact(&house, &device);
+        for (signal, code) in [(Signal::INT, Some(130)), (Signal::KILL, None)] {
+            let mut running = Running::start(&scratch, ["device", "probe", device.word(), "--force"]);
+            while running.wait_for("status")["number"] != 3 {}
+            running.signal(signal);
+            assert_eq!(running.end().code, code);
+            assert_intact(&house, &device);
+        }
+        assert_eq!(free_bytes(&house, &device), before, "{backend}");
+    }
+}
+
+#[test]
+fn a_probe_refuses_a_store_that_is_in_use_or_full() {
+    let scratch = House::empty();
+    let Some((device, house)) = with_store(&scratch, "cow") else { return };
+    let mut running = Running::start(&house, ["backup", "--vm", "slow", "-"]);
+    running.child.stdin.as_mut().unwrap().write_all(&[1; 100_000]).unwrap();
+    running.wait_for("status");
+    let refused = |part: &str| {
+        let run = scratch.run(["device", "probe", device.word(), "--force"]);
+        assert_eq!(run.code, Some(2), "{run:?}");
+        assert!(run.sentence().contains(part), "{run:?}");
+    };
+    refused("in use");
+    running.child.kill().unwrap();
+    running.child.wait().unwrap();
+    let free = free_bytes(&house, &device);
+    let filling = copal_testkit::Random::new(2).bytes((free - 24 * MIB) as usize);
+    std::fs::write(house.path("large"), filling).unwrap();
+    house.good(["backup", "--vm", "large", &house.word("large")]);
+    refused("34MiB of free space");
+    assert_intact(&house, &device);
 }

@@ -28,13 +28,17 @@ const PLACES: [&str; 8] = [
 ];
 /// Examples that cannot succeed here, with their exit codes: there is no VM, a storage daemon has no guest, the
 /// disks are too short for a probe, and the repository lies elsewhere.
-const FAILING: [(&str, i32); 6] = [
+const FAILING: [(&str, i32); 10] = [
     ("disk sda='nbd+unix:", 3),
     ("target 'nbd+unix:", 1),
     ("--freeze agent", 3),
     ("copal device probe", 2),
     ("--set disk.profile", 2),
     ("copal device profile --store /backup/copal", 10),
+    ("copal device fsck /backup/copal", 2),
+    ("copal device df /backup/copal", 2),
+    ("copal device dump /backup/copal", 2),
+    ("copal device scrub /backup/copal", 2),
 ];
 /// The bitmap that an example removes.
 const BITMAP: &str = "copal-5f3a9c01-81b2c4d6-0e9f7a35";

@@ -624,6 +624,40 @@ fn a_damaged_range_of_a_mounted_file_leaves_the_rest() {
     end(mounted);
 }
 
+/// A file that nbdfuse makes of an export; unmounted when it is dropped.
+struct NbdFuse {
+    child: Child,
+    file: PathBuf,
+}
+
+impl NbdFuse {
+    fn mount(file: &Path, uri: &str) -> NbdFuse {
+        File::create(file).unwrap();
+        let child = Command::new("nbdfuse").arg("-r").arg(file).arg(uri).stdout(Stdio::null()).spawn();
+        let mut mount = NbdFuse { child: child.unwrap(), file: file.to_owned() };
+        while file.metadata().unwrap().len() == 0 {
+            assert!(mount.child.try_wait().unwrap().is_none(), "nbdfuse ended");
+            std::thread::yield_now();
+        }
+        mount
+    }
+}
+
+impl Drop for NbdFuse {
+    fn drop(&mut self) {
+        // Lazily: the child of another test holds a copy of the open file between its fork and its exec.
+        let unmounted = Command::new("umount").arg("--lazy").arg(&self.file).status();
+        if !unmounted.is_ok_and(|status| status.success()) {
+            let _ = self.child.kill();
+        }
+        let _ = self.child.wait();
+    }
+}
+
+// Symptom: while other tests started programs, `umount` found the mount busy; the test failed and left nbdfuse
+// running, which held the output of the whole test run open. Cause: the open file was inherited between fork and
+// exec of another child, and nothing ended nbdfuse after a failure. Fix: the mount is lazy to go, and goes with
+// its owner.
 #[test]
 fn nbdfuse_shows_the_bytes_that_nbd_serves() {
     if !have_qemu() || !have_fuse() {
@@ -633,15 +667,8 @@ fn nbdfuse_shows_the_bytes_that_nbd_serves() {
     let disk = Disk::create(&house.path("disk.raw"), 4 * MIB, 308);
     house.backup("web", &house.path("disk.raw"));
     let (served, uri) = start_export(&house, &["nbd", "latest", "--socket", &house.word("s.sock")]);
-    let file = house.path("shown");
-    File::create(&file).unwrap();
-    let mut nbdfuse = Command::new("nbdfuse").arg("-r").arg(&file).arg(&uri).spawn().unwrap();
-    while file.metadata().unwrap().len() == 0 {
-        assert!(nbdfuse.try_wait().unwrap().is_none(), "nbdfuse ended");
-        std::thread::yield_now();
-    }
-    assert!(std::fs::read(&file).unwrap() == disk.bytes);
-    tool("umount", &[file.to_str().unwrap()]);
-    nbdfuse.wait().unwrap();
+    let shown = NbdFuse::mount(&house.path("shown"), &uri);
+    assert!(std::fs::read(&shown.file).unwrap() == disk.bytes);
+    drop(shown);
     end(served);
 }

@@ -2,7 +2,7 @@
 //!
 //! After each kill, the store opens, the data is intact, and every published snapshot can be restored. At the
 //! end no space has leaked. `COPAL_KILL_ROUNDS` sets the rounds (default 10), `COPAL_KILL_SEED` the seed,
-//! `COPAL_KILL_BACKEND=hostfs` a repository of files; `cargo xtask kill-loop 200` sets them.
+//! `COPAL_KILL_BACKEND` one of `cow`, `log` and `hostfs`; `cargo xtask kill-loop 200` sets them.
 
 use crate::{
     disks::{Disk, MIB, Random, assert_restored},
@@ -118,8 +118,12 @@ impl Loop {
 #[test]
 fn killed_at_random_moments_nothing_published_is_lost() {
     let (rounds, seed) = (setting("COPAL_KILL_ROUNDS", 10), setting("COPAL_KILL_SEED", 1));
-    let of_files = std::env::var("COPAL_KILL_BACKEND").is_ok_and(|backend| backend == "hostfs");
-    let house = if of_files { House::of_files() } else { House::plain() };
+    let house = House::without_password();
+    let backend = std::env::var("COPAL_KILL_BACKEND").unwrap_or_else(|_| "cow".into());
+    match &*backend {
+        "cow" => house.good(["init", "--size", "64MiB"]),
+        other => house.good(["init", "--backend", other]),
+    };
     let empty_bytes = house.summary(["stats"])["store"]["live_bytes"].as_u64().unwrap();
     let disk = Disk::create(&house.path("disk.raw"), 12 * MIB, seed);
     let (random, truth) = (Random::new(seed), BTreeMap::new());

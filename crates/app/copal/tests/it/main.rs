@@ -16,6 +16,7 @@ mod cluster_exports;
 mod comparators;
 mod damage;
 mod device_probe;
+mod device_store;
 mod disks;
 mod doctor;
 mod engine;

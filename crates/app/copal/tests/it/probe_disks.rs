@@ -178,6 +178,10 @@ fn limits_of_commands_and_bytes_are_told_apart() {
         assert_eq!(found["backend"], backend, "{found}");
         if kind == "iops" {
             assert_eq!((&found["read_knee"], &found["write_knee"]), (&1.into(), &1.into()), "{found}");
+            for rate in ["read_iops", "write_iops"] {
+                assert!((100..=140).contains(&found[rate].as_u64().unwrap()), "{rate}: {found}");
+            }
+            assert!(found["gap_bytes"].as_u64().unwrap() >= MIB / 8, "{found}");
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::check::scan::scan;
 use crate::index::reindex::{PackScope, StoredPack, for_each_pack};
 use crate::packs::pack::format::{self, PackHeader};
 use crate::packs::pack::reader;
-use crate::packs::pack_store::PackStore;
+use crate::packs::pack_store::{FOOTERS_AHEAD, PackStore};
 use crate::request::error::{Error, Result};
 use crate::request::progress::{CancelFlag, Progress, Stage};
 use crate::request::{CheckReport, Damage, ReadData, SnapshotId};
@@ -348,7 +348,11 @@ fn check_packs(
     packs.sort_unstable_by_key(|pack| pack.info.fid);
     let chosen = packs.iter().filter(|pack| is_chosen(read_data, pack));
     progress.stage(Stage::ReadData, "packs", chosen.map(|pack| pack.info.size).sum());
-    for pack in packs {
+    let order: Vec<_> = packs.iter().map(|pack| (pack.home, pack.volume, pack.number)).collect();
+    for (at, pack) in packs.into_iter().enumerate() {
+        if at.is_multiple_of(FOOTERS_AHEAD) {
+            pack_store.load_footers(order[at..].iter().copied())?;
+        }
         if cancel.is_cancelled() {
             return Err(Error::Cancelled { kept_bytes: None });
         }

@@ -14,14 +14,14 @@ use std::ops::{ControlFlow, Range};
 /// Checks the first block of a pack, which begins with its header.
 pub(crate) type HeaderCheck<'h> = dyn FnMut(&mut CheckReport, &[u8]) -> Result<()> + 'h;
 
-/// Blocks that are read with one call. Blocks that come early wait for those before them.
-const BLOCKS_OF_A_CALL: usize = 16;
+/// Blocks that are read with one call: those of a pack. Blocks that come early wait for those before them.
+const BLOCKS_OF_A_CALL: usize = 128;
 
 /// Reads every byte of a pack once, in order, and notes damage with its place. If `ids` is set, chunks are
 /// compared with their ids. `header` gets the first block. Returns
 /// whether no byte is damaged.
 ///
-/// Memory: the blocks of one call, and the frame that straddles them.
+/// Memory: the blocks that are in flight together, and the frame that straddles them.
 /// # Errors
 /// Errors of the store that are not damage.
 pub(crate) fn scan(

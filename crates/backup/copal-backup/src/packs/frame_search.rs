@@ -2,7 +2,7 @@
 //! the index knows where.
 //!
 //! The rows of all frames that are not at their location are looked up together. Looked up one by one, each
-//! would cost a read of a block of the index.
+//! would cost a read of a block of the index. The footers of their packs are loaded together, too.
 
 use crate::packs::pack::FrameLocation;
 use crate::packs::pack_store::{LocatedFrame, PackStore};
@@ -19,6 +19,7 @@ impl PackStore {
         wanted: &[(FrameLocation, [u8; 16])],
         take: &mut dyn FnMut(usize, Option<LocatedFrame>) -> Result<()>,
     ) -> Result<()> {
+        self.load_footers(wanted.iter().map(|(location, _)| location.place_of_pack()))?;
         let mut elsewhere: BTreeMap<_, Vec<usize>> = BTreeMap::new();
         for (at, (location, id)) in wanted.iter().enumerate() {
             match self.at(*location, id) {
@@ -33,10 +34,16 @@ impl PackStore {
                 Err(error) if error.is_corruption() => vec![Vec::new(); ids.len()],
                 rows => rows?,
             };
+            let mut others = Vec::with_capacity(missing.len());
             for (at, rows) in missing.into_iter().zip(rows) {
-                let (own, id) = &wanted[at];
+                others.push((at, self.others_of(wanted[at].0, rows)?));
+            }
+            let all = others.iter().flat_map(|(_, locations)| locations);
+            self.load_footers(all.map(FrameLocation::place_of_pack))?;
+            for (at, locations) in others {
+                let (_, id) = &wanted[at];
                 let mut found = None;
-                for location in self.others_of(*own, rows)? {
+                for location in locations {
                     match self.at(location, id) {
                         Err(error) if !error.is_corruption() => return Err(error),
                         located => found = located.ok().flatten(),

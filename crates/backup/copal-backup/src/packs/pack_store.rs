@@ -27,13 +27,16 @@ use crate::snapshot::recipe::FrameRef;
 use bytes::Bytes;
 use copal_volume::{ReadOptions, VolumeError, VolumeId};
 use parking_lot::Mutex;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use uuid::Uuid;
 
 /// Memory of cached footers, in bytes.
 const FOOTER_BUDGET_BYTES: usize = 6 << 20;
+/// Most footers that are loaded together: most windows have fewer packs, and the cache has room for them.
+pub(crate) const FOOTERS_AHEAD: usize = 64;
 /// Number of missing packs that are remembered.
 const MISSING_PACKS: usize = 4096;
 /// Number of damaged frames remembered while the index is open for reading only. A later read finds the
@@ -214,6 +217,51 @@ impl PackStore {
                 Err(error)
             }
         }
+    }
+
+    /// Loads the footers of packs that are needed next, unless they are cached: the first [`FOOTERS_AHEAD`] of them,
+    /// together. Leaves missing and damaged ones to [`PackStore::footer`], and all if the store fails.
+    /// # Errors
+    /// Those of the search for their volumes.
+    pub(crate) fn load_footers(
+        &self,
+        packs: impl IntoIterator<Item = (PackHome, u32, PackNumber)>,
+    ) -> Result<()> {
+        let mut seen = HashSet::new();
+        let mut absent: BTreeMap<VolumeId, Vec<(PackHome, PackNumber)>> = BTreeMap::new();
+        let mut count = 0;
+        for (home, volume, pack) in packs {
+            if !seen.insert(pack) || self.footers.lock().knows(pack) {
+                continue;
+            }
+            let Some(vid) = self.volumes.find(home, volume)? else { continue };
+            absent.entry(vid).or_default().push((home, pack));
+            count += 1;
+            if count == FOOTERS_AHEAD {
+                break;
+            }
+        }
+        let store = &*self.volumes.store;
+        for (vid, packs) in absent.iter().filter(|(_, packs)| packs.len() > 1) {
+            let names: Vec<String> = packs.iter().map(|(_, pack)| pack.file_name()).collect();
+            let names: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
+            let options = ReadOptions::default();
+            let loaded = store.tails(*vid, &names, reader::TAIL_BYTES, &options, &mut |index, tail| {
+                let (home, pack) = packs[index];
+                let footer = tail.map_err(Error::from).and_then(|(info, tail)| {
+                    reader::footer_of(store, (home, *vid, pack), &info, tail, &self.keys)
+                });
+                if let Ok(footer) = footer {
+                    self.note_read(footer.file_bytes - u64::from(footer.frames_end()));
+                    self.footers.lock().insert(pack, Arc::new(footer));
+                }
+                ControlFlow::Continue(())
+            });
+            if let Err(error) = loaded {
+                tracing::debug!(%error, "footers are loaded one by one");
+            }
+        }
+        Ok(())
     }
 
     /// Whether the pack of a location exists; a missing pack is removed from the index.
@@ -427,6 +475,11 @@ pub(crate) fn unresolved(reference: &FrameRef) -> Error {
 }
 
 impl FooterCache {
+    /// Whether the pack needs no read.
+    fn knows(&self, pack: PackNumber) -> bool {
+        self.known.contains_key(&pack) || self.missing.contains(&pack)
+    }
+
     fn lose(&mut self, pack: PackNumber) {
         if let Some((_, footer)) = self.known.remove(&pack) {
             self.bytes -= footer.memory_bytes();

@@ -76,16 +76,17 @@ impl Stack {
         Repository::open(self.volumes.clone(), self.index(), &Unlock::Insecure)
     }
 
-    /// Whether any layer finds damage.
+    /// Whether any layer finds damage, each without the bytes that those above it have verified, as in the command.
     fn is_damaged(&self, repository: &Repository) -> bool {
         if !self.recovery.damaged_streams.is_empty() {
             return true;
         }
-        let report = repository.check(ReadData::All, &Silent, &CancelFlag::new());
-        if !report.is_ok_and(|report| report.is_clean()) {
-            return true;
-        }
-        let options = copal_data::CheckOptions { read_data: true, engine: true, verified: None };
+        self.objects.note_verified_ranges();
+        let verified = match repository.check(ReadData::All, &Silent, &CancelFlag::new()) {
+            Ok(report) if report.is_clean() => Some(report.verified_packs),
+            _ => return true,
+        };
+        let options = copal_data::CheckOptions { read_data: true, engine: true, verified };
         let below = self.volumes.check(&options, &mut |_| {});
         if !below.is_ok_and(|report| report.damage.is_empty()) {
             return true;

@@ -334,3 +334,31 @@ fn moved_chunks_are_looked_up_together() {
     let calls = after.read_batches - before.read_batches;
     assert!(calls <= gets / 32, "{calls} calls for {gets} look-ups");
 }
+
+/// Symptom: each window of a restore began with two reads for each of its packs, one after another, all over the disk.
+/// Cause: the head and the footer of each pack were read by themselves. Fix: those of all packs of a window are handed
+/// over together, so that the disk reads them in its order.
+#[test]
+fn footers_of_the_packs_of_a_window_are_read_together() {
+    let store = embedded_store();
+    let index = engine_in_memory();
+    let home = || IndexHome::Kv(index.clone());
+    let repository = Repository::init(Arc::new(store.clone()), home(), &insecure()).unwrap();
+    let mut disk = Disk::new(3 * MIB);
+    let mut last = None;
+    for day in 0..30 {
+        Random::new(day).fill(&mut disk.bytes[day as usize * 100_000..]);
+        last = Some(back_up(&repository, "web", &disk, false).snapshot);
+    }
+    drop(repository);
+    store.kv().flush().unwrap();
+    let repository = Repository::open(Arc::new(store.clone()), home(), &Unlock::Insecure).unwrap();
+    let before = store.kv().stats();
+    assert!(restore(&repository, last.unwrap()) == disk.bytes);
+    let after = store.kv().stats();
+    let reads = after.device_reads - before.device_reads;
+    let together = after.batched_reads - before.batched_reads;
+    let packs = packs_of_chunks(&store).len() as u64;
+    assert!(packs >= 30, "{packs} packs");
+    assert!(together >= 2 * packs, "{together} of {reads} reads in calls with others, {packs} packs");
+}

@@ -102,6 +102,13 @@ impl OverlayState {
     }
 }
 
+impl Drop for Overlay {
+    /// A child process has a copy of the file between `fork` and `exec`: closing it would not release the lock.
+    fn drop(&mut self) {
+        let _ = self.file.unlock();
+    }
+}
+
 impl Overlay {
     /// Opens the overlay in `path`, or creates one with mode 0600. Blocks on the file system.
     /// # Errors

@@ -68,6 +68,13 @@ pub trait ExportDisk: Send + Sync {
         Err(DiskError::ReadOnly)
     }
 
+    /// The client does not need a range any more, which may read as anything. By default it reads as zeroes.
+    /// # Errors
+    /// As [`ExportDisk::write_at`].
+    fn trim(&self, offset: u64, len: u64) -> Result<(), DiskError> {
+        self.zero(offset, len)
+    }
+
     /// Makes all completed writes durable.
     /// # Errors
     /// Completed writes may be lost: the storage must not be trusted.

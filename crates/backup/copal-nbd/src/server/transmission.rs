@@ -331,7 +331,8 @@ fn answer<W: Write>(
         RequestKind::BlockStatus => return block_status(request, choice, replies),
         RequestKind::Write => disk.write_at(offset, &request.data),
         RequestKind::Trim | RequestKind::WriteZeroes if len == 0 => Ok(()),
-        RequestKind::Trim | RequestKind::WriteZeroes => disk.zero(offset, len),
+        RequestKind::Trim => disk.trim(offset, len),
+        RequestKind::WriteZeroes => disk.zero(offset, len),
         RequestKind::Flush => disk.flush(),
         RequestKind::Disconnect => return Ok(()),
     };

@@ -24,6 +24,7 @@ struct MemoryDisk {
     bytes: Mutex<Vec<u8>>,
     is_writable: bool,
     flushes: AtomicUsize,
+    trims: Mutex<Vec<(u64, u64)>>,
 }
 
 impl ExportDisk for MemoryDisk {
@@ -47,6 +48,10 @@ impl ExportDisk for MemoryDisk {
     }
     fn zero(&self, offset: u64, len: u64) -> Result<(), DiskError> {
         self.bytes.lock().unwrap()[offset as usize..][..len as usize].fill(0);
+        Ok(())
+    }
+    fn trim(&self, offset: u64, len: u64) -> Result<(), DiskError> {
+        self.trims.lock().unwrap().push((offset, len));
         Ok(())
     }
     fn flush(&self) -> Result<(), DiskError> {
@@ -89,7 +94,12 @@ fn with_server<T>(is_writable: bool, work: impl FnOnce(&Uri, &MemoryDisk) -> T) 
     let socket = dir.path().join("s");
     let mut bytes = Random::new(1).bytes(SIZE);
     bytes[..SIZE / 4].fill(0);
-    let disk = Arc::new(MemoryDisk { bytes: Mutex::new(bytes), is_writable, flushes: AtomicUsize::new(0) });
+    let disk = Arc::new(MemoryDisk {
+        bytes: Mutex::new(bytes),
+        is_writable,
+        flushes: AtomicUsize::new(0),
+        trims: Mutex::default(),
+    });
     let server = Server::bind(&ServerAddress::Unix(socket.clone())).unwrap();
     let ended = AtomicBool::new(false);
     let shelf = OneExport(Arc::clone(&disk));
@@ -236,6 +246,19 @@ fn options_are_answered_or_refused_one_by_one() {
             let words = [&[0, 0, 0, flags][..], &option(1, b"disk"), &request(0, 2, 0, 0)].concat();
             assert_eq!(say(&socket, &words).len(), 18 + 10 + zeroes);
         }
+    });
+}
+
+/// A disk with a translation layer must tell a trim from a write of zeroes. A durable one flushes.
+#[test]
+fn a_trim_reaches_the_disk_as_such() {
+    with_server(true, |uri, disk| {
+        let trims = [request(0, 4, 4096, 8192), request(1, 4, 65_536, 1), request(0, 4, 0, 0)].concat();
+        let words = [&FLAGS[..], &option(1, b"disk"), &trims, &request(0, 2, 0, 0)].concat();
+        assert_eq!(say(&socket_of(uri), &words).len(), 28 + 3 * 16);
+        let mut trims = disk.trims.lock().unwrap();
+        trims.sort_unstable();
+        assert_eq!((&trims[..], disk.flushes.load(Ordering::Relaxed)), (&[(4096, 8192), (65_536, 1)][..], 1));
     });
 }
 

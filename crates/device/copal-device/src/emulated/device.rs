@@ -5,25 +5,22 @@
 //! command, because its hook could take a lock that their caller holds; the next `drive` does.
 //!
 //! Invariants
-//! - A command takes effect when the drive has served it, and the answer comes after that.
-//! - At most the model's depth of queued commands is in the drive; the others wait by class, as in front of a
-//!   real device.
+//! - The answer to a command comes after the drive has served it.
 //! - Contents of which nothing was written take no memory.
 
+use super::disk_state::{DiskState, QueuedIo, ServedIo};
 use super::hdd::{HddModel, HddProfile};
-use super::model::{CommandKind, DiskModel, ModelCommand, ModelCounters};
+use super::model::{DiskModel, ModelCounters};
 use super::ssd::{SsdModel, SsdProfile};
-use crate::class_queue::ClassQueue;
 use crate::completion::CompletionDriver;
 use crate::device::tally::IoTally;
 use crate::device::{check_io, check_range};
-use crate::memory::{DISCARDED, memory_geometry};
 use crate::{
     AlignedBuf, Completer, Completion, Device, DeviceClock, DeviceCounters, DeviceError, Geometry, Image, Io,
     IoClass, IoDone, IoKind, VirtualClock,
 };
 use parking_lot::Mutex;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,21 +41,9 @@ struct EmulatedDisk<M> {
 }
 
 struct EmulatedState<M> {
-    model: M,
-    image: Image,
-    /// Commands that the drive has no room for yet.
-    queue: ClassQueue<QueuedIo>,
-    /// Commands in the drive, by id.
-    running: HashMap<u64, QueuedIo>,
+    disk: DiskState<M, Image>,
     /// Commands that ended while a thread waited for another one.
     ended: VecDeque<(Completer<IoDone>, IoDone)>,
-    next_id: u64,
-}
-
-struct QueuedIo {
-    io: Io,
-    /// `None`: the submitting thread itself serves until the command has ended.
-    completer: Option<Completer<IoDone>>,
 }
 
 impl EmulatedDevice<HddModel> {
@@ -77,13 +62,7 @@ impl EmulatedDevice<HddModel> {
     /// As [`Hdd::new`].
     #[must_use]
     pub fn with_image(image: Image, profile: HddProfile) -> Arc<Hdd> {
-        let geometry = Geometry {
-            logical_block: profile.logical_block,
-            discard_unit: 0,
-            gives_back: false,
-            rotational: true,
-            ..memory_geometry(image.size())
-        };
+        let geometry = profile.geometry(image.size());
         EmulatedDevice::of_model(HddModel::new(image.size(), profile), image, geometry)
     }
 }
@@ -104,12 +83,7 @@ impl EmulatedDevice<SsdModel> {
     /// As [`Ssd::new`].
     #[must_use]
     pub fn with_image(image: Image, profile: SsdProfile) -> Arc<Ssd> {
-        let geometry = Geometry {
-            logical_block: profile.logical_block,
-            discard_unit: u32::try_from(profile.unit_bytes).unwrap_or(u32::MAX),
-            gives_back: false,
-            ..memory_geometry(image.size())
-        };
+        let geometry = profile.geometry(image.size());
         EmulatedDevice::of_model(SsdModel::new(image.size(), profile), image, geometry)
     }
 }
@@ -120,14 +94,8 @@ impl<M: DiskModel + 'static> EmulatedDevice<M> {
             image.size().is_multiple_of(u64::from(geometry.logical_block)),
             "the size of a device is a multiple of its block"
         );
-        let state = EmulatedState {
-            queue: ClassQueue::new(model.depth()),
-            model,
-            image,
-            running: HashMap::new(),
-            ended: VecDeque::new(),
-            next_id: 0,
-        };
+        let disk = DiskState::new(model, image, &geometry);
+        let state = EmulatedState { disk, ended: VecDeque::new() };
         Arc::new(EmulatedDevice {
             disk: Arc::new(EmulatedDisk { state: Mutex::new(state), geometry, tally: IoTally::default() }),
         })
@@ -136,80 +104,30 @@ impl<M: DiskModel + 'static> EmulatedDevice<M> {
     /// The virtual clock: 0 when the device was made, then the end of the command that was served last.
     #[must_use]
     pub fn now(&self) -> Duration {
-        self.disk.state.lock().model.now()
+        self.disk.state.lock().disk.model.now()
     }
 
     /// Work of the disk since the device was made.
     #[must_use]
     pub fn model_counters(&self) -> ModelCounters {
-        self.disk.state.lock().model.counters()
+        self.disk.state.lock().disk.model.counters()
     }
 
     /// The contents. A copy shares its memory with the device until one of them changes.
     #[must_use]
     pub fn image(&self) -> Image {
-        self.disk.state.lock().image.clone()
-    }
-}
-
-/// The command that the model serves for an I/O.
-fn command_of(io: &Io) -> ModelCommand {
-    let kind = match &io.kind {
-        IoKind::Read(_) => CommandKind::Read,
-        IoKind::Write { fua: true, .. } => CommandKind::WriteThrough,
-        IoKind::Write { .. } | IoKind::WriteZeroes(_) => CommandKind::Write,
-        IoKind::Flush => return ModelCommand { kind: CommandKind::Flush, at: 0, len: 0 },
-        IoKind::Discard(_) => CommandKind::Discard,
-    };
-    ModelCommand { kind, at: io.at, len: io.kind.len_bytes() }
-}
-
-impl<M: DiskModel> EmulatedState<M> {
-    /// Hands a command to the drive; returns its id.
-    fn start(&mut self, queued: QueuedIo) -> u64 {
-        let id = self.next_id;
-        self.next_id += 1;
-        self.model.accept(id, command_of(&queued.io));
-        self.running.insert(id, queued);
-        id
-    }
-
-    /// Hands queued commands to the drive while it has room.
-    fn fill(&mut self) {
-        while let Some(queued) = self.queue.pop() {
-            self.start(queued);
-        }
+        self.disk.state.lock().disk.contents.clone()
     }
 }
 
 impl<M: DiskModel> EmulatedDisk<M> {
-    /// Serves one command. `None`: the drive has none.
-    fn serve(&self, state: &mut EmulatedState<M>) -> Option<(u64, Option<Completer<IoDone>>, IoDone)> {
-        let id = state.model.serve()?;
-        let QueuedIo { io, completer } = state.running.remove(&id)?;
-        if completer.is_some() {
-            state.queue.finished(io.class);
-            state.fill();
-        }
-        let mut kind = io.kind;
-        match &mut kind {
-            IoKind::Read(buf) => state.image.read(io.at, buf),
-            IoKind::Write { buf, .. } => state.image.write(io.at, buf),
-            IoKind::Flush => {}
-            IoKind::Discard(_) if self.geometry.discard_unit == 0 => {}
-            IoKind::Discard(len) => state.image.fill(io.at, *len, DISCARDED),
-            IoKind::WriteZeroes(len) => state.image.fill(io.at, *len, 0),
-        }
-        self.tally.count(&kind);
-        Some((id, completer, IoDone { result: Ok(()), buf: kind.into_buf() }))
-    }
-
     /// Starts a command on this thread and serves until it has ended.
     fn run_now(&self, at: u64, kind: IoKind) -> Result<AlignedBuf, DeviceError> {
         check_range(&self.geometry, kind.name(), at, kind.len_bytes())?;
         let mut state = self.state.lock();
-        let own = state.start(QueuedIo { io: Io { at, kind, class: IoClass::Foreground }, completer: None });
-        while let Some((id, completer, done)) = self.serve(&mut state) {
+        let io = Io { at, kind, class: IoClass::Foreground };
+        let own = state.disk.start(QueuedIo { io, completer: None, arrival: Duration::ZERO });
+        while let Some(ServedIo { id, completer, done }) = state.disk.serve(&self.tally) {
             match completer {
                 Some(completer) => state.ended.push_back((completer, done)),
                 None if id == own => return done.buf.ok_or(DeviceError::Poisoned),
@@ -222,7 +140,7 @@ impl<M: DiskModel> EmulatedDisk<M> {
 
 impl<M: DiskModel> VirtualClock for EmulatedDisk<M> {
     fn now(&self) -> Duration {
-        self.state.lock().model.now()
+        self.state.lock().disk.model.now()
     }
 }
 
@@ -231,9 +149,9 @@ impl<M: DiskModel> CompletionDriver for EmulatedDisk<M> {
         let mut state = self.state.lock();
         let (completer, done) = match state.ended.pop_front() {
             Some(ended) => ended,
-            None => match self.serve(&mut state) {
-                Some((_, Some(completer), done)) => (completer, done),
-                Some((_, None, _)) => return true,
+            None => match state.disk.serve(&self.tally) {
+                Some(ServedIo { completer: Some(completer), done, .. }) => (completer, done),
+                Some(_) => return true,
                 None => return false,
             },
         };
@@ -257,10 +175,10 @@ impl<M: DiskModel + 'static> Device for EmulatedDevice<M> {
                 continue;
             }
             let (completer, part) = Completion::pair(self.driver());
-            state.queue.push(io.class, QueuedIo { io, completer: Some(completer) });
+            state.disk.push(QueuedIo { io, completer: Some(completer), arrival: Duration::ZERO });
             parts.push(part);
         }
-        state.fill();
+        state.disk.fill();
         drop(state);
         Completion::join(parts)
     }
@@ -298,7 +216,7 @@ impl<M: DiskModel + 'static> Device for EmulatedDevice<M> {
     }
 
     fn engine(&self) -> &'static str {
-        self.disk.state.lock().model.name()
+        self.disk.state.lock().disk.model.name()
     }
 
     fn driver(&self) -> Option<Arc<dyn CompletionDriver>> {

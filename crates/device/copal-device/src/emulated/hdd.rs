@@ -11,6 +11,8 @@
 
 use super::model::{CommandKind, DiskModel, ModelCommand, ModelCounters, nanos};
 use super::write_cache::WriteCache;
+use crate::Geometry;
+use crate::memory::memory_geometry;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -57,14 +59,35 @@ impl Default for HddProfile {
     }
 }
 
+impl HddProfile {
+    /// Properties of a disk of `size` bytes, as its device has them.
+    pub(super) fn geometry(&self, size: u64) -> Geometry {
+        Geometry {
+            logical_block: self.logical_block,
+            discard_unit: 0,
+            gives_back: false,
+            rotational: true,
+            ..memory_geometry(size)
+        }
+    }
+}
+
 /// Waits shorter than this are rounding errors of a head that is already there.
 const ROUNDING_NANOS: f64 = 1000.0;
 
 struct WaitingCommand {
     id: u64,
     command: ModelCommand,
+    arrival: u64,
     /// End of the preparation.
     ready: u64,
+}
+
+/// The command that the head serves.
+#[derive(Clone, Copy)]
+struct BegunCommand {
+    id: u64,
+    end: u64,
 }
 
 /// A hard disk in virtual time.
@@ -74,8 +97,9 @@ pub struct HddModel {
     /// Nanoseconds of a turn.
     turn: f64,
     waiting: VecDeque<WaitingCommand>,
-    /// The first waiting command found the drive idle and was begun.
-    begun: bool,
+    /// The first waiting command found the drive idle and goes first.
+    goes_first: bool,
+    begun: Option<BegunCommand>,
     now: u64,
     /// First byte behind the last access.
     head: u64,
@@ -102,7 +126,8 @@ impl HddModel {
             stroke: stroke as f64,
             turn: 60e9 / f64::from(profile.rpm),
             waiting: VecDeque::new(),
-            begun: false,
+            goes_first: false,
+            begun: None,
             now: 0,
             head: 0,
             read_end: None,
@@ -116,7 +141,7 @@ impl HddModel {
     /// Position of the command to serve next.
     fn choose(&self) -> Option<usize> {
         let is_flush = |waiting: &WaitingCommand| waiting.command.kind == CommandKind::Flush;
-        if self.begun || self.waiting.front().is_some_and(is_flush) {
+        if self.goes_first || self.waiting.front().is_some_and(is_flush) {
             return Some(0);
         }
         let window =
@@ -179,6 +204,18 @@ impl HddModel {
         sweep.into_iter().fold(start, |time, (at, end)| self.access(time, at, end - at))
     }
 
+    /// The command under the head; if there is none, the next one in the drive's order.
+    fn begin(&mut self) -> Option<BegunCommand> {
+        if self.begun.is_none() {
+            let WaitingCommand { id, command, arrival, ready } = self.waiting.remove(self.choose()?)?;
+            self.goes_first = false;
+            let end = self.execute(self.now.max(ready), &command);
+            self.counters.busy += Duration::from_nanos(end - self.now.max(arrival));
+            self.begun = Some(BegunCommand { id, end });
+        }
+        self.begun
+    }
+
     fn execute(&mut self, start: u64, command: &ModelCommand) -> u64 {
         let ModelCommand { kind, at, len } = *command;
         let takes_medium = self.takes_medium(command);
@@ -219,19 +256,22 @@ impl DiskModel for HddModel {
         self.profile.queue_depth
     }
 
-    fn accept(&mut self, id: u64, mut command: ModelCommand) {
+    fn accept(&mut self, id: u64, mut command: ModelCommand, arrival: Duration) {
         command.at = command.at.min(self.size);
         command.len = command.len.min(self.size - command.at);
-        let ready = self.now + nanos(self.profile.command_time);
-        self.begun |= self.waiting.is_empty();
-        self.waiting.push_back(WaitingCommand { id, command, ready });
+        let arrival = nanos(arrival);
+        let ready = arrival + nanos(self.profile.command_time);
+        self.goes_first |= self.waiting.is_empty() && self.begun.is_none();
+        self.waiting.push_back(WaitingCommand { id, command, arrival, ready });
+    }
+
+    fn next_end(&mut self) -> Option<Duration> {
+        self.begin().map(|begun| Duration::from_nanos(begun.end))
     }
 
     fn serve(&mut self) -> Option<u64> {
-        let WaitingCommand { id, command, ready } = self.waiting.remove(self.choose()?)?;
-        self.begun = false;
-        let end = self.execute(self.now.max(ready), &command);
-        self.counters.busy += Duration::from_nanos(end - self.now);
+        let BegunCommand { id, end } = self.begin()?;
+        self.begun = None;
         self.counters.commands += 1;
         self.now = end;
         Some(id)

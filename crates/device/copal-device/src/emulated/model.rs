@@ -65,10 +65,16 @@ pub trait DiskModel: Send {
     /// Number of commands that the drive takes at a time. Further ones wait at the host.
     fn depth(&self) -> usize;
 
-    /// Hands a command to the drive at the time [`DiskModel::now`]. `id` comes back from
-    /// [`DiskModel::serve`] once; no other command in the drive has it. Takes any number of commands, also
-    /// beyond the depth. Addresses beyond the size are served at the end of the disk.
-    fn accept(&mut self, id: u64, command: ModelCommand);
+    /// Hands a command to the drive at the time `arrival`: [`DiskModel::now`] in virtual time, the present on
+    /// the wall clock. `id` comes back from [`DiskModel::serve`] once; no other command in the drive has it.
+    /// Takes any number of commands, also beyond the depth. Addresses beyond the size are served at the end of
+    /// the disk.
+    fn accept(&mut self, id: u64, command: ModelCommand, arrival: Duration);
+
+    /// End of the command that [`DiskModel::serve`] would serve now. A disk with one head begins that command
+    /// with this call and keeps to it; of a disk that serves many at a time, a later command may end first.
+    /// `None`: the drive has no command.
+    fn next_end(&mut self) -> Option<Duration>;
 
     /// Serves the next command in the order of the drive, moves the clock to its end and returns its id.
     /// `None`: the drive has no command.

@@ -13,6 +13,8 @@
 
 use super::model::{CommandKind, DiskModel, ModelCommand, ModelCounters, nanos};
 use super::translation::{TranslationLayer, TranslationProfile};
+use crate::Geometry;
+use crate::memory::memory_geometry;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
@@ -74,6 +76,16 @@ impl SsdProfile {
     #[must_use]
     pub fn consumer() -> SsdProfile {
         SsdProfile { flush_time: Duration::from_millis(1), ..SsdProfile::default() }
+    }
+
+    /// Properties of a drive of `size` bytes, as its device has them.
+    pub(super) fn geometry(&self, size: u64) -> Geometry {
+        Geometry {
+            logical_block: self.logical_block,
+            discard_unit: u32::try_from(self.unit_bytes).unwrap_or(u32::MAX),
+            gives_back: false,
+            ..memory_geometry(size)
+        }
     }
 
     /// The same drive with a translation layer and this much spare space, as a share of its size.
@@ -215,10 +227,10 @@ impl DiskModel for SsdModel {
         self.profile.queue_depth
     }
 
-    fn accept(&mut self, id: u64, mut command: ModelCommand) {
+    fn accept(&mut self, id: u64, mut command: ModelCommand, arrival: Duration) {
         command.at = command.at.min(self.size);
         command.len = command.len.min(self.size - command.at);
-        let arrival = self.now + nanos(self.profile.client_time);
+        let arrival = nanos(arrival) + nanos(self.profile.client_time);
         let start = self.pipeline.max(arrival) + (1e9 / self.profile.command_rate).round() as u64;
         self.pipeline = start;
         let end = match command.kind {
@@ -238,6 +250,10 @@ impl DiskModel for SsdModel {
         self.busy_until = self.busy_until.max(end);
         self.ends.push(Reverse((end, self.accepted, id)));
         self.accepted += 1;
+    }
+
+    fn next_end(&mut self) -> Option<Duration> {
+        self.ends.peek().map(|Reverse((end, ..))| Duration::from_nanos(*end))
     }
 
     fn serve(&mut self) -> Option<u64> {

@@ -3,6 +3,7 @@
 mod collection;
 mod flash;
 mod hard_disk;
+mod paced;
 
 use super::*;
 use crate::conformance::{Traits, run};
@@ -28,7 +29,7 @@ fn rate(model: &mut dyn DiskModel, depth: usize, commands: impl Iterator<Item = 
             assert!(model.serve().is_some());
             in_drive -= 1;
         }
-        model.accept(id, command);
+        model.accept(id, command, model.now());
         in_drive += 1;
         count += 1;
     }

@@ -140,7 +140,7 @@ impl ReplaySummary {
                 model.serve();
                 in_drive -= 1;
             }
-            model.accept(id, *command);
+            model.accept(id, *command, model.now());
             in_drive += 1;
             match command.kind {
                 CommandKind::Read => {

@@ -6,7 +6,7 @@ use super::{
     confidence::ConfidenceWatch,
     load::{LoadRunner, ProbeLoad},
     series::{LoadSeries, steady_rate, take_turns},
-    statistics::{cliff, knee, quantile},
+    statistics::{cliff, knee, usual},
 };
 use crate::{Device, Io, IoClass, IoKind};
 use std::{ops::Range, time::Duration};
@@ -193,7 +193,7 @@ impl<'a> DeviceProbe<'a> {
         let mut sum = Duration::ZERO;
         for writes in [false, true] {
             let load = ProbeLoad::random(writes, self.profile.logical_block.max(USUAL_PAGE), 1);
-            sum += quantile(&mut self.runner.run(load, COMMANDS, limit)?.times, 0.5);
+            sum += self.runner.run(load, COMMANDS, limit)?.lone_time();
         }
         self.watch.note_reference(sum);
         if !self.runner.device().clock().is_virtual() {
@@ -270,7 +270,7 @@ impl<'a> DeviceProbe<'a> {
         self.profile.read_knee = knee(&reads);
         self.profile.write_knee = knee(&rates(&series, true));
         self.profile.read_iops = reads.iter().map(|rate| rate.1).fold(0.0, f64::max) as u64;
-        let lone = series.first().map(LoadSeries::time).unwrap_or_default();
+        let lone = series.first().map(LoadSeries::lone_time).unwrap_or_default();
         self.profile.read_ns = lone.as_nanos() as u64;
         Ok(())
     }
@@ -287,16 +287,28 @@ impl<'a> DeviceProbe<'a> {
         while writes.len() < TURNS_LEAST
             || writes.len() < TURNS_MOST && self.runner.now().saturating_sub(begin) < limit
         {
-            let (write, flush) = (self.time_write(page, false)?, self.time_flush()?);
-            writes.push(write);
-            flushes.push(flush);
-            alone.push(write + flush);
-            let before = self.disk_commands();
-            through.push(self.time_write(page, true)?);
-            commands.push(self.disk_commands().saturating_sub(before));
-            groups.push(self.time_write(page * GROUP_PAGES as usize, false)? + self.time_flush()?);
+            // In random order: a limit of commands in a window of time must not always hit the same ones.
+            let first = self.runner.random().below(3);
+            for part in 0..3 {
+                match (first + part) % 3 {
+                    0 => {
+                        let (write, flush) = (self.time_write(page, false)?, self.time_flush()?);
+                        writes.push(write);
+                        flushes.push(flush);
+                        alone.push(write + flush);
+                    }
+                    1 => {
+                        let before = self.disk_commands();
+                        through.push(self.time_write(page, true)?);
+                        commands.push(self.disk_commands().saturating_sub(before));
+                    }
+                    _ => {
+                        groups.push(self.time_write(page * GROUP_PAGES as usize, false)? + self.time_flush()?)
+                    }
+                }
+            }
         }
-        let nanos = |times: &mut Vec<Duration>| quantile(times, 0.5).as_nanos() as u64;
+        let nanos = |times: &mut Vec<Duration>| usual(times).as_nanos() as u64;
         let (one, group) = (nanos(&mut alone), nanos(&mut groups));
         commands.sort_unstable();
         let profile = &mut self.profile;

@@ -1,8 +1,14 @@
 //! Loads on a device: commands of one kind, size and depth, for a number of commands or a time.
 
-use super::error::ProbeError;
+use super::{
+    error::ProbeError,
+    statistics::{quantile, rate_of_bursts},
+};
 use crate::{AlignedBuf, Device, Io, IoClass, IoDone, IoKind, random::DeviceRandom};
 use std::{ops::Range, sync::mpsc, time::Duration};
+
+/// Time limits that a load may take to tell bursts from a single slow command.
+const PAUSE_LIMITS: u32 = 6;
 
 /// Kind and size of the commands of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +36,20 @@ impl ProbeLoad {
 pub(super) struct LoadSlice {
     /// Time of each command.
     pub(super) times: Vec<Duration>,
-    /// Commands a second, from the moment when the depth was reached.
+    /// Commands a second, from the moment when the depth was reached; between bursts, if there are some.
     pub(super) rate: f64,
+    /// Most commands ended together with others, and none for most of the time.
+    pub(super) is_in_bursts: bool,
+}
+
+impl LoadSlice {
+    /// Time of a command of a load of depth 1: the median, or the mean of bursts.
+    pub(super) fn lone_time(&mut self) -> Duration {
+        match self.is_in_bursts {
+            true => Duration::from_secs_f64(1.0 / self.rate.max(1e-3)),
+            false => quantile(&mut self.times, 0.5),
+        }
+    }
 }
 
 /// Runs loads in one range of a device.
@@ -137,10 +155,14 @@ impl<'a> LoadRunner<'a> {
         let (mut ramp_end, mut rate_end) = (begin, begin);
         let mut counted = 0;
         let mut spare = None;
+        let mut ends: Vec<Duration> = Vec::new();
+        let mut longest_pause = Duration::ZERO;
         loop {
             self.check_end()?;
             let elapsed = self.now().saturating_sub(begin);
-            let is_over = finished >= least && (finished >= commands || elapsed >= limit);
+            // A pause longer than all else is of a burst: the next one shows whether more follow.
+            let is_told = 2 * longest_pause <= elapsed || elapsed >= PAUSE_LIMITS * limit;
+            let is_over = finished >= least && (finished >= commands || elapsed >= limit) && is_told;
             while !is_over && started - finished < depth {
                 self.start(load, spare.take(), &ended);
                 started += 1;
@@ -156,6 +178,9 @@ impl<'a> LoadRunner<'a> {
             }
             slice.times.push(time);
             let now = self.now();
+            let end = now.saturating_sub(begin);
+            longest_pause = longest_pause.max(end.saturating_sub(ends.last().copied().unwrap_or(end)));
+            ends.push(end);
             if depth > 1 && finished == depth {
                 ramp_end = now;
             } else if !is_over {
@@ -164,7 +189,9 @@ impl<'a> LoadRunner<'a> {
             }
         }
         let time = rate_end.saturating_sub(ramp_end).as_secs_f64().max(1e-9);
-        slice.rate = counted as f64 / time;
+        let rate_of_bursts = rate_of_bursts(&ends);
+        slice.is_in_bursts = rate_of_bursts.is_some();
+        slice.rate = rate_of_bursts.unwrap_or(counted as f64 / time);
         Ok(slice)
     }
 

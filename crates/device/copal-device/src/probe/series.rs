@@ -18,12 +18,15 @@ const SLICE_COMMANDS: u64 = 50;
 pub(super) struct LoadSeries {
     /// Median time of a command in each round.
     medians: Vec<Duration>,
+    /// Time of a lone command in each round.
+    lone_times: Vec<Duration>,
     /// Commands a second in each round.
     rates: Vec<f64>,
 }
 
 impl LoadSeries {
     fn note(&mut self, mut slice: LoadSlice) {
+        self.lone_times.push(slice.lone_time());
         self.medians.push(quantile(&mut slice.times, 0.5));
         self.rates.push(slice.rate);
     }
@@ -31,6 +34,11 @@ impl LoadSeries {
     /// Median over the rounds of the median time of a command.
     pub(super) fn time(&self) -> Duration {
         quantile(&mut self.medians.clone(), 0.5)
+    }
+
+    /// Median over the rounds of [`LoadSlice::lone_time`].
+    pub(super) fn lone_time(&self) -> Duration {
+        quantile(&mut self.lone_times.clone(), 0.5)
     }
 
     /// The same of the fast rounds: the tenth part of them. Other work on the machine slows some rounds down.

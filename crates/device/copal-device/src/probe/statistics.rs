@@ -16,6 +16,33 @@ pub(super) fn median(numbers: &[f64]) -> f64 {
     numbers.get(numbers.len() / 2).copied().unwrap_or_default()
 }
 
+/// Commands a second between the begins of two bursts, or of all commands if only one other burst began; `None` if the
+/// commands, which ended at `ends`, were served evenly. A limit that lets so many commands pass in each window of time
+/// serves them in bursts, and the rate within one says nothing.
+pub(super) fn rate_of_bursts(ends: &[Duration]) -> Option<f64> {
+    let gap = |place: usize| ends[place].saturating_sub(ends[place - 1]);
+    let longest = (1..ends.len()).map(gap).max()?;
+    let begins: Vec<usize> = (1..ends.len()).filter(|&place| gap(place) > longest / 2).collect();
+    let (first, last) = (*begins.first()?, *begins.last()?);
+    let time = ends[last].saturating_sub(ends[first]);
+    // Most of the time no command ends, and each burst has several.
+    let is_even = 4 * begins.len() > ends.len() || longest * begins.len() as u32 * 2 < *ends.last()?;
+    match time.is_zero() {
+        _ if is_even => None,
+        true => Some(ends.len() as f64 / ends.last()?.as_secs_f64()),
+        false => Some((last - first) as f64 / time.as_secs_f64()),
+    }
+}
+
+/// The usual one of some times: the median; or the mean if it is three times as long, since then most are of bursts
+/// (see [`rate_of_bursts`]). Single slow commands do not count: the slowest fiftieth part is left out of the mean.
+pub(super) fn usual(times: &mut [Duration]) -> Duration {
+    let median = quantile(times, 0.5);
+    let kept = times.len() - (times.len() / 50).max(1).min(times.len());
+    let mean = times[..kept].iter().sum::<Duration>() / u32::try_from(kept.max(1)).unwrap_or(u32::MAX);
+    if mean > 3 * median { mean } else { median }
+}
+
 /// A cliff: the smallest size whose half takes at least 1.3 times as long, and whose double takes at most a
 /// tenth longer. Returns the size and that quotient. `times` has ascending sizes, each twice the one before.
 pub(super) fn cliff(times: &[(u32, Duration)]) -> Option<(u32, f64)> {
@@ -81,6 +108,26 @@ mod tests {
         assert_eq!(burst(&[3000.0, 3000.0, 120.0, 120.0]), 2);
         assert_eq!(burst(&[120.0, 130.0, 110.0, 120.0]), 0);
         assert_eq!(burst(&[]), 0);
+    }
+
+    #[test]
+    fn bursts_show_in_the_mean_and_one_slow_command_does_not() {
+        let times = |of: &[(usize, u64)]| -> Vec<Duration> {
+            of.iter().flat_map(|&(count, micros)| vec![Duration::from_micros(micros); count]).collect()
+        };
+        assert_eq!(usual(&mut times(&[(99, 100), (1, 90_000)])), Duration::from_micros(100));
+        let bursts = usual(&mut times(&[(220, 100), (20, 98_000)]));
+        assert!((6_000..9_000).contains(&(bursts.as_micros() as u64)), "{bursts:?}");
+        assert_eq!(usual(&mut []), Duration::ZERO);
+        // Five at once in each window of 100 ms, from the middle of a burst to the middle of another one.
+        let ends: Vec<Duration> =
+            (3..29).map(|command| Duration::from_millis(command / 5 * 100 + 1)).collect();
+        assert_eq!(rate_of_bursts(&ends), Some(50.0));
+        let even: Vec<Duration> = (1..30).map(|command| Duration::from_millis(command * 8)).collect();
+        assert_eq!(
+            (rate_of_bursts(&even), rate_of_bursts(&ends[..2]), rate_of_bursts(&[])),
+            (None, None, None)
+        );
     }
 
     #[test]

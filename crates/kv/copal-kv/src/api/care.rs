@@ -39,8 +39,9 @@ impl Store {
         quarantine::damaged_ranges(self.engine())
     }
 
-    /// Starts a thread that reads every table and separated value, at most `bytes_per_second` (`u64::MAX`: no
-    /// limit). Returns at once; a store without threads scrubs before it returns.
+    /// Starts a thread that reads all data of the object store in the order of its addresses, at most
+    /// `bytes_per_second` (`u64::MAX`: no limit). It goes on where the last scrub was interrupted, unless the store is
+    /// open read-only. Returns at once; a store without threads scrubs before it returns.
     /// # Errors
     /// `Closed`; `Poisoned` when no thread could be started (the store itself is not poisoned).
     pub fn scrub(&self, bytes_per_second: u64) -> Result<Scrub, Error> {

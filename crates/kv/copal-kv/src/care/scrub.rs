@@ -1,13 +1,17 @@
 //! Scrub: reads everything in the background at a given pace, so that damage is found while a good copy still
 //! exists.
 //!
-//! Invariants
-//! - One partition at a time is held. Tables that merges replace meanwhile are read no further, and their
-//!   replacements are left to the next scrub, since they are young.
-//! - Flush, merges and readers never wait for a scrub; its reads are of the background class.
-//! - It writes nothing. It quarantines damage (`quarantine`) and reports it.
+//! The object store reads all of its data in the order of addresses, logs and its own structures included, and goes on
+//! where the last scrub was interrupted. Only tables with damage, and tables that point into damaged value objects,
+//! are then read by their own checksums. That finds the keys that are lost.
 //!
-//! Not here: names and accounts ([`Store::verify`](crate::Store::verify)).
+//! Invariants
+//! - One partition at a time is held. Tables that merges replace meanwhile are read no further.
+//! - Flush, merges and readers never wait for a scrub; its reads are of the background class.
+//! - It writes nothing but the place it has reached. It quarantines damage (`quarantine`) and reports it.
+//!
+//! Not here: names and accounts ([`Store::verify`](crate::Store::verify)), the order of the reads
+//! (`copal_object::StoreScrub`).
 
 use crate::{
     Error,
@@ -22,10 +26,10 @@ use crate::{
 };
 use bytes::Bytes;
 use copal_device::IoClass;
-use copal_object::ObjectId;
+use copal_object::{ObjectId, ScrubPace, StoreDamage, StoreScrub};
 use parking_lot::{Condvar, Mutex};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeSet, HashSet},
     sync::Arc,
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -34,13 +38,13 @@ use std::{
 /// Progress of a scrub.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScrubProgress {
-    /// Bytes of tables and separated values to read, as estimated at the beginning.
+    /// Bytes of all objects, as far as known.
     pub total_bytes: u64,
-    /// Bytes read, or deleted before they were read.
+    /// Bytes of those that were read, by earlier sessions too, or deleted before they were read.
     pub done_bytes: u64,
-    /// Partitions of tables read.
+    /// Partitions of tables that were read again, because the table or its values are damaged.
     pub partitions: u64,
-    /// Separated values read.
+    /// Separated values that were read again.
     pub values: u64,
     /// One sentence per damaged part; see also [`Store::damaged_ranges`](crate::Store::damaged_ranges).
     pub damaged: Vec<String>,
@@ -70,9 +74,14 @@ pub(crate) fn start(engine: Arc<Engine>, bytes_per_second: u64) -> Result<Scrub,
     }
     let shared = Arc::new(ScrubState::default());
     // Without a thread the caller reads, so nothing else waits.
-    let pace = if engine.options.threads { bytes_per_second } else { u64::MAX };
-    let worker =
-        ScrubWorker { engine, shared: shared.clone(), pace: ScrubPace::new(pace), began: Instant::now() };
+    let pace = if engine.options.threads { bytes_per_second.max(1) } else { u64::MAX };
+    let worker = ScrubWorker {
+        engine,
+        shared: shared.clone(),
+        pace: ScrubPace::new(pace),
+        began: Instant::now(),
+        seen: HashSet::new(),
+    };
     if !worker.engine.options.threads {
         let ended = Some(worker.run());
         return Ok(Scrub { shared, thread: None, ended });
@@ -129,68 +138,88 @@ impl Drop for Scrub {
     }
 }
 
-/// Schedule of the reads. Pure.
-#[derive(Clone, Copy, Debug)]
-struct ScrubPace {
-    bytes_per_second: u64,
-    bytes: u64,
-}
-
-impl ScrubPace {
-    fn new(bytes_per_second: u64) -> ScrubPace {
-        ScrubPace { bytes_per_second: bytes_per_second.max(1), bytes: 0 }
-    }
-
-    /// Counts `bytes` as read; returns the time of the next read, from the beginning.
-    fn read(&mut self, bytes: u64) -> Duration {
-        self.bytes = self.bytes.saturating_add(bytes);
-        let nanos = u128::from(self.bytes) * 1_000_000_000 / u128::from(self.bytes_per_second);
-        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
-    }
-}
-
 struct ScrubWorker {
     engine: Arc<Engine>,
     shared: Arc<ScrubState>,
     pace: ScrubPace,
     began: Instant,
+    /// Damaged objects whose keys were looked for.
+    seen: HashSet<ObjectId>,
 }
 
 impl ScrubWorker {
     fn run(mut self) -> Result<(), Error> {
-        // Only the names: a version held for so long would keep dropped tables from being freed.
-        let tables: BTreeMap<ObjectId, u64> = {
-            let view = self.engine.super_version();
-            let slices = view.version.runs.iter().flat_map(|run| &run.slices);
-            let weigh = |slice: &TableSlice| {
-                let meta = &slice.table.meta;
-                let values: u64 = meta.values.iter().map(|(_, bytes)| *bytes).sum();
-                (meta.object, meta.bytes + values)
-            };
-            slices.map(weigh).collect()
-        };
-        self.shared.progress.lock().total_bytes = tables.values().sum();
-        let mut done = 0;
-        for (object, bytes) in tables {
-            if !self.table(object)? {
-                return Ok(());
-            }
-            done += bytes;
-            self.shared.progress.lock().done_bytes = done;
+        let mut scrub = self.engine.objects.scrub();
+        let read = self.read_all(&mut scrub);
+        if !scrub.progress().finished {
+            scrub.keep_place();
         }
-        self.shared.progress.lock().finished = true;
-        Ok(())
+        read
     }
 
-    /// Reads one table if a run still contains it; `false`: the scrub should stop.
-    fn table(&mut self, object: ObjectId) -> Result<bool, Error> {
+    fn read_all(&mut self, scrub: &mut StoreScrub) -> Result<(), Error> {
+        loop {
+            let mut damages = Vec::new();
+            let step = scrub.step(&mut |damage| damages.push(damage.clone()))?;
+            let progress = scrub.progress();
+            {
+                let mut shared = self.shared.progress.lock();
+                (shared.total_bytes, shared.done_bytes) = (progress.total_bytes, progress.done_bytes);
+                shared.finished = step.is_none();
+            }
+            for damage in &damages {
+                if !self.find_keys(damage)? {
+                    return Ok(());
+                }
+            }
+            match step {
+                Some(bytes) if self.pause(bytes) => {}
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// Reads the tables that a damage concerns by their own checksums; `false`: the scrub should stop.
+    fn find_keys(&mut self, damage: &StoreDamage) -> Result<bool, Error> {
+        let known = self.shared.progress.lock().damaged.len();
+        if let StoreDamage::Object { id, .. } = damage {
+            if !self.seen.insert(*id) {
+                return Ok(true);
+            }
+            for table in self.tables_of(*id) {
+                if !self.table(table, *id)? {
+                    return Ok(false);
+                }
+            }
+        }
+        let mut progress = self.shared.progress.lock();
+        if progress.damaged.len() == known {
+            // No key is lost, or none is known: a log, the manifest, a structure of the object store.
+            progress.damaged.push(damage.to_string());
+        }
+        Ok(true)
+    }
+
+    /// The table that is this object, or the tables with values in it. Only the names: a version held for long would
+    /// keep dropped tables from being freed.
+    fn tables_of(&self, object: ObjectId) -> BTreeSet<ObjectId> {
+        let view = self.engine.super_version();
+        let slices = view.version.runs.iter().flat_map(|run| &run.slices);
+        let metas = slices.map(|slice| &slice.table.meta);
+        let concerned =
+            metas.filter(|meta| meta.object == object || meta.values.iter().any(|(of, _)| *of == object));
+        concerned.map(|meta| meta.object).collect()
+    }
+
+    /// Reads one table if a run still contains it, and its values in `damaged`; `false`: the scrub should stop.
+    fn table(&mut self, object: ObjectId, damaged: ObjectId) -> Result<bool, Error> {
         let mut partition = 0;
         loop {
             let view = self.engine.super_version();
             let Some(slice) = find(&view, object) else {
                 return Ok(true);
             };
-            let (bytes, more) = self.partition(&view, slice, partition)?;
+            let (bytes, more) = self.partition(&view, slice, partition, damaged)?;
             drop(view);
             if !self.pause(bytes) {
                 return Ok(false);
@@ -202,18 +231,22 @@ impl ScrubWorker {
         }
     }
 
-    /// Reads one partition and the values it points to; returns the bytes read, and whether another follows.
+    /// Reads one partition, and those of its values that lie in `object`; returns the bytes read, and whether another
+    /// partition follows.
     fn partition(
         &self,
         view: &SuperVersion,
         slice: &TableSlice,
         partition: u32,
+        object: ObjectId,
     ) -> Result<(u64, bool), Error> {
         let table = &slice.table.table;
         let mut pointers: Vec<(Bytes, u64, Bytes)> = Vec::new();
         let found =
             TableVerifier::new(table).verify_partition(partition, IoClass::Background, &mut |entry| {
-                if entry.kind == EntryKind::Pointer && slice.range.contains(entry.key) {
+                let is_there =
+                    ValuePointer::decode(entry.value).is_ok_and(|pointer| pointer.object == object);
+                if entry.kind == EntryKind::Pointer && is_there && slice.range.contains(entry.key) {
                     let (key, pointer) =
                         (Bytes::copy_from_slice(entry.key), Bytes::copy_from_slice(entry.value));
                     pointers.push((key, entry.seq, pointer));
@@ -235,7 +268,6 @@ impl ScrubWorker {
         let mut progress = self.shared.progress.lock();
         progress.partitions += u64::from(found.partitions);
         progress.values += values;
-        progress.done_bytes = (progress.done_bytes + bytes).min(progress.total_bytes);
         progress.damaged.extend(damaged);
         Ok((bytes, found.more))
     }
@@ -261,18 +293,4 @@ impl ScrubWorker {
 fn find(view: &SuperVersion, object: ObjectId) -> Option<&TableSlice> {
     let mut slices = view.version.runs.iter().flat_map(|run| &run.slices);
     slices.find(|slice| slice.table.meta.object == object)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_pace_is_bytes_over_rate_for_any_pieces() {
-        let mut pace = ScrubPace::new(1000);
-        assert_eq!(pace.read(500), Duration::from_millis(500));
-        assert_eq!(pace.read(1500), Duration::from_secs(2));
-        assert_eq!(ScrubPace::new(u64::MAX).read(1 << 20), Duration::ZERO);
-        assert_eq!(ScrubPace::new(0).read(2), Duration::from_secs(2));
-    }
 }

@@ -9,10 +9,12 @@
 
 pub(crate) use crate::memory::contents::{CachedPage as Page, PageKey};
 use crate::{
+    format::block::DataBlock,
     memory::{
         budget::{BudgetPlan, MemoryAccounts, MemoryCharge, MemoryClass},
         contents::CacheKey,
         elastic::ElasticFilters,
+        recent_blocks::RecentBlocks,
         shared::MemoryBudget,
     },
     session::{
@@ -25,6 +27,7 @@ use std::sync::Arc;
 /// Index pages, blocks and filters of all tables of a store.
 pub struct TableCache {
     memory: MemoryBudget,
+    recent: RecentBlocks,
     counters: ReadCounters,
 }
 
@@ -62,7 +65,8 @@ impl TableCache {
 
     /// The tables of one store, within a shared budget.
     pub(crate) fn of(memory: &MemoryBudget) -> Arc<TableCache> {
-        Arc::new(TableCache { memory: memory.clone(), counters: ReadCounters::default() })
+        let memory = memory.clone();
+        Arc::new(TableCache { memory, recent: RecentBlocks::default(), counters: ReadCounters::default() })
     }
 
     /// Read counters of all tables that use this cache.
@@ -127,6 +131,16 @@ impl TableCache {
 
     pub(crate) fn insert(&self, key: PageKey, page: Page) {
         self.memory.keep(CacheKey::Page(key), page);
+    }
+
+    /// A block that the cache does not keep, if it was read lately.
+    pub(crate) fn recent(&self, key: PageKey) -> Option<DataBlock> {
+        self.recent.get(key)
+    }
+
+    /// Keeps a block until some others were read.
+    pub(crate) fn keep_recent(&self, key: PageKey, block: &DataBlock) {
+        self.recent.put(self.budget(), key, block);
     }
 
     /// An account for the filter units of one table.

@@ -5,5 +5,6 @@ pub mod cache;
 pub(crate) mod caches;
 pub(crate) mod contents;
 pub(crate) mod elastic;
+pub(crate) mod recent_blocks;
 pub(crate) mod rows;
 pub(crate) mod shared;

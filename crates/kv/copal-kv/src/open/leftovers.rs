@@ -12,7 +12,7 @@
 //! [`ManifestRecord::Settled`]: crate::tree::manifest::records::ManifestRecord::Settled
 
 use crate::tree::manifest::{ObjectRole, parse_label, rewrite::BESIDE, state::ManifestState};
-use copal_object::{ObjectId, ObjectStat, Store as Objects};
+use copal_object::{ObjectId, ObjectStat, SCRUB_PLACE_ID, Store as Objects};
 use std::collections::BTreeMap;
 
 const LIST_AT_ONCE: usize = 1024;
@@ -30,7 +30,7 @@ pub(crate) struct FoundObjects {
     pub(crate) page_cache_log: Option<ObjectId>,
     /// Objects of an unfinished rewrite of the manifest.
     pub(crate) manifests: Vec<ObjectId>,
-    /// Highest id of any object except those, including objects of other owners.
+    /// Highest id of any object except those and the place of a scrub, including objects of other owners.
     pub(crate) highest: u64,
 }
 
@@ -49,6 +49,9 @@ impl FoundObjects {
     fn add(&mut self, stat: ObjectStat) {
         if BESIDE.contains(&stat.id) {
             self.manifests.push(stat.id);
+            return;
+        }
+        if stat.id == SCRUB_PLACE_ID {
             return;
         }
         self.highest = self.highest.max(stat.id.0);

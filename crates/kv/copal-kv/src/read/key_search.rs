@@ -5,9 +5,9 @@
 //! - All keys are searched at one sequence of one view, so the results are consistent.
 //! - Each key is searched in the runs as in a single look-up, newest first, one run at a time: never more
 //!   reads than one by one. In each round all pages that keys wait for are read in one call, each page once.
-//! - Pages of at most [`BATCH`] keys are in flight at a time. They are charged, and fewer are read together if
-//!   memory is short.
-//! - At most [`KEYS`] keys of the caller, with [`KEY_BYTES`], are searched together.
+//! - At most [`PAGES_BYTES`] of pages are read together, encoded and decoded. They are charged, and fewer are read
+//!   together if memory is short.
+//! - At most [`KEYS`] keys of the caller, with [`KEY_BYTES`], are searched together; fewer if memory is short.
 //!
 //! Not here: filters of partitions without loaded units, which each probe loads for itself (`table::filter`);
 //! values (`multi_get`, `value_ranges`).
@@ -15,7 +15,10 @@
 use crate::{
     Error,
     engine::Engine,
-    format::entry::KeyspaceId,
+    format::{
+        entry::KeyspaceId,
+        index::{BlockAt, IndexPage},
+    },
     memory::budget::{MemoryCharge, MemoryClass as Memory},
     read::get::{self, CachePolicy, FoundVersion, in_memtables, visible},
     session::{counters::EngineCounters, read_counters::ReadCount},
@@ -32,16 +35,22 @@ use std::{
     sync::Arc,
 };
 
-/// Most keys whose pages are read together.
-const BATCH: usize = 128;
-/// Memory for the pages of a key.
-const KEY_PAGES_BYTES: u64 = 16 << 10;
+/// Most bytes of the pages that are read together, unless one page is longer.
+const PAGES_BYTES: u64 = 8 << 20;
 /// Most keys that are searched together.
-const KEYS: usize = 1024;
+const KEYS: usize = 8192;
+/// Fewest keys that are searched together.
+const FEWEST_KEYS: usize = 256;
 /// Most bytes of these keys, unless one key is longer.
-const KEY_BYTES: usize = 128 << 10;
+const KEY_BYTES: usize = 512 << 10;
 /// Memory of a key besides its bytes, for the lists of a call.
 const OF_A_KEY: usize = 256;
+/// Memory of a page that is read, in times of its bytes: it is decoded while its bytes are still there.
+const DECODED: u64 = 2;
+/// Most bytes in flight for pages, gaps between them included, unless the pages are longer.
+const IN_FLIGHT_BYTES: u64 = 2 << 20;
+/// Share of the free memory that keys take, and that pages take.
+const ROOM_SHARE: u64 = 4;
 
 /// The visible version of a key.
 pub(crate) enum KeyVersion {
@@ -69,6 +78,33 @@ struct TableProbe {
     asked: LookupPlace,
     /// Newest range tombstone of that run over the key.
     cover: u64,
+}
+
+/// Table and partition of a probe.
+type PartitionName = (u64, u32);
+
+fn partition_of(probe: &TableProbe) -> PartitionName {
+    (probe.table.table.number(), probe.asked.partition)
+}
+
+/// A probe with the index page of its partition, and the block that holds its key if the partition does.
+struct IndexedProbe {
+    probe: TableProbe,
+    place: Result<(Arc<IndexPage>, BlockAt), Error>,
+}
+
+impl IndexedProbe {
+    fn block(&self) -> Option<(PartitionName, u32)> {
+        let (_, at) = self.place.as_ref().ok()?;
+        Some((partition_of(&self.probe), at.number))
+    }
+
+    fn range(&self) -> Range<u64> {
+        match &self.place {
+            Ok((_, at)) => self.probe.table.table.block_range(self.probe.asked.partition, *at),
+            Err(_) => 0..0,
+        }
+    }
 }
 
 /// One search with its state.
@@ -99,7 +135,9 @@ pub(crate) fn search<K: AsRef<[u8]>>(
             bytes += key.as_ref().len();
             bytes <= KEY_BYTES
         };
-        let count = rest.iter().take(KEYS).take_while(fits).count().max(1);
+        let room = engine.budget.room_for(Memory::Reads) / ROOM_SHARE;
+        let most = (room as usize / (2 * OF_A_KEY)).clamp(FEWEST_KEYS, KEYS);
+        let count = rest.iter().take(most).take_while(fits).count().max(1);
         let (together, after) = rest.split_at(count);
         let held = together.iter().map(|key| OF_A_KEY + key.as_ref().len()).sum::<usize>();
         let _keys = engine.budget.charge(Memory::Reads, held as u64);
@@ -219,12 +257,48 @@ impl KeySearch<'_> {
     /// Searches the partitions of all probes; returns the keys that were not found.
     fn look(&mut self, probes: Vec<TableProbe>) -> Vec<PendingKey> {
         let mut pending = Vec::new();
-        let mut probes = probes.into_iter();
-        while probes.len() > 0 {
-            let (fitting, _pages) = self.room_for_pages(probes.len());
-            let batch: Vec<TableProbe> = probes.by_ref().take(fitting).collect();
+        let mut rest = probes;
+        while !rest.is_empty() {
+            let (count, charge) = self.fitting(&rest, |probe| {
+                (partition_of(probe), probe.table.table.index_range(probe.asked.partition))
+            });
+            let behind = rest.split_off(count);
+            let indexed = self.with_blocks(std::mem::replace(&mut rest, behind));
+            drop(charge);
+            self.look_in_blocks(indexed, &mut pending);
+        }
+        pending
+    }
+
+    /// Gets the index pages of all probes, each read once, and the block that each probe needs.
+    fn with_blocks(&self, probes: Vec<TableProbe>) -> Vec<IndexedProbe> {
+        let indexes = self.gather(
+            &probes,
+            |probe| Some(partition_of(probe)),
+            |probe| probe.table.table.cached_index(probe.asked.partition),
+            |probe| probe.table.table.index_range(probe.asked.partition),
+            |probe, stored| probe.table.table.index_from(probe.asked.partition, stored),
+        );
+        let indexed = probes.into_iter().map(|probe| {
+            let place = indexes[&partition_of(&probe)].clone().and_then(|index| {
+                let at = probe.table.table.block_of(&index, &probe.asked, self.key(&probe))?;
+                Ok((index, at))
+            });
+            IndexedProbe { probe, place }
+        });
+        indexed.collect()
+    }
+
+    /// Searches the blocks of all probes, as many together as there is memory for; adds the keys that were not found
+    /// to `pending`.
+    fn look_in_blocks(&mut self, indexed: Vec<IndexedProbe>, pending: &mut Vec<PendingKey>) {
+        let mut rest = indexed;
+        while !rest.is_empty() {
+            let (count, _charge) = self.fitting(&rest, |indexed| (indexed.block(), indexed.range()));
+            let behind = rest.split_off(count);
+            let batch = std::mem::replace(&mut rest, behind);
             let found = self.look_together(&batch);
-            for (probe, found) in batch.into_iter().zip(found) {
+            for (IndexedProbe { probe, .. }, found) in batch.into_iter().zip(found) {
                 let at = probe.pending.at;
                 match found {
                     Err(error) => self.note(at, Err(error)),
@@ -237,65 +311,64 @@ impl KeySearch<'_> {
                 }
             }
         }
-        pending
     }
 
-    /// How many of `wanted` probes may be searched together, and the charge for their pages. Fewer if memory
-    /// is short, but at least one, like a single look-up.
-    fn room_for_pages(&self, wanted: usize) -> (usize, MemoryCharge) {
+    /// How many of `items` have pages that fit into memory together, and the charge for these: at least one, like a
+    /// single look-up. Neighbours often share a page.
+    fn fitting<T, N: PartialEq>(
+        &self,
+        items: &[T],
+        page: impl Fn(&T) -> (N, Range<u64>),
+    ) -> (usize, MemoryCharge) {
         let budget = &self.engine.budget;
-        let fitting = budget.room_for(Memory::Reads) / KEY_PAGES_BYTES;
-        let count = (fitting as usize).clamp(1, wanted.clamp(1, BATCH));
-        (count, budget.charge(Memory::Reads, count as u64 * KEY_PAGES_BYTES))
+        let most = (budget.room_for(Memory::Reads) / ROOM_SHARE).min(PAGES_BYTES);
+        let (mut bytes, mut count, mut last) = (0, 0, None);
+        for item in items {
+            let (name, range) = page(item);
+            let more = if last.as_ref() == Some(&name) { 0 } else { DECODED * (range.end - range.start) };
+            if count > 0 && bytes + more > most {
+                break;
+            }
+            bytes += more;
+            count += 1;
+            last = Some(name);
+        }
+        (count, budget.charge(Memory::Reads, bytes))
     }
 
-    /// Gets the index pages of all probes, then their blocks, each read once; then searches.
-    fn look_together(&self, probes: &[TableProbe]) -> Vec<Result<Option<TableHit>, Error>> {
-        let partition = |probe: &TableProbe| (probe.table.table.number(), probe.asked.partition);
-        let indexes = self.gather(
-            probes,
-            |probe| Some(partition(probe)),
-            |probe| probe.table.table.cached_index(probe.asked.partition),
-            |probe| probe.table.table.index_range(probe.asked.partition),
-            |probe, stored| probe.table.table.index_from(probe.asked.partition, stored),
-        );
-        let places: Vec<_> = probes
-            .iter()
-            .map(|probe| {
-                let index = indexes[&partition(probe)].clone()?;
-                let at = probe.table.table.block_of(&index, &probe.asked, self.key(probe))?;
-                Ok((index, at))
-            })
-            .collect();
-        let placed: Vec<_> = probes.iter().zip(&places).collect();
+    /// Bytes in flight for `reads` that are handed over together, and the charge for the gaps between them: memory
+    /// for gaps is only taken if it is free.
+    fn room_for_gaps(&self, reads: &[(ObjectId, Range<u64>)]) -> (u64, MemoryCharge) {
+        let budget = &self.engine.budget;
+        let bytes: u64 = reads.iter().map(|(_, range)| range.end - range.start).sum();
+        let most = if reads.len() > 1 { IN_FLIGHT_BYTES } else { 0 };
+        let gaps = (budget.room_for(Memory::Reads) / ROOM_SHARE).min(most).saturating_sub(bytes);
+        (bytes + gaps, budget.charge(Memory::Reads, gaps))
+    }
+
+    /// Gets the blocks of all probes, each read once; then searches.
+    fn look_together(&self, indexed: &[IndexedProbe]) -> Vec<Result<Option<TableHit>, Error>> {
         let blocks = self.gather(
-            &placed,
-            |(probe, place)| {
-                let (_, at) = place.as_ref().ok()?;
-                Some((partition(probe), at.number))
-            },
-            |(probe, place)| {
+            indexed,
+            IndexedProbe::block,
+            |IndexedProbe { probe, place }| {
                 let (_, at) = place.as_ref().ok()?;
                 probe.table.table.cached_block(probe.asked.partition, *at)
             },
-            |(probe, place)| match place {
-                Ok((_, at)) => probe.table.table.block_range(probe.asked.partition, *at),
-                Err(_) => 0..0,
-            },
-            |(probe, place), stored| {
+            IndexedProbe::range,
+            |IndexedProbe { probe, place }, stored| {
                 let (_, at) = place.as_ref().map_err(Error::clone)?;
                 Ok::<TakenBlock, Error>(probe.table.table.block_from(probe.asked.partition, *at, stored)?)
             },
         );
         let keep = self.kept.blocks();
-        probes
+        indexed
             .iter()
-            .zip(places)
-            .map(|(probe, place)| {
-                let (index, at) = place?;
-                let taken = blocks[&(partition(probe), at.number)].clone()?;
+            .map(|IndexedProbe { probe, place }| {
+                let (index, at) = place.as_ref().map_err(Error::clone)?;
+                let taken = blocks[&(partition_of(probe), at.number)].clone()?;
                 let table = &probe.table.table;
-                Ok(table.search(&probe.asked, &index, taken, self.key(probe), keep)?)
+                Ok(table.search(&probe.asked, index, taken, self.key(probe), keep)?)
             })
             .collect()
     }
@@ -334,7 +407,8 @@ impl KeySearch<'_> {
                 reads.push((item.object(), range(item)));
             }
         }
-        let read = read_together(self.engine, &reads, items.len() as u64 * KEY_PAGES_BYTES);
+        let (in_flight, _gaps) = self.room_for_gaps(&reads);
+        let read = read_together(self.engine, &reads, in_flight);
         for ((name, item), bytes) in wanted.into_iter().zip(read) {
             let made = match bytes {
                 Ok(bytes) => make(item, &bytes).map_err(Into::into),
@@ -357,8 +431,8 @@ impl HasObject for TableProbe {
     }
 }
 
-impl<T> HasObject for (&TableProbe, T) {
+impl HasObject for IndexedProbe {
     fn object(&self) -> ObjectId {
-        self.0.object()
+        self.probe.object()
     }
 }

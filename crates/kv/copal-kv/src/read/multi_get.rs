@@ -79,11 +79,12 @@ fn values(
     let read = read_together(engine, &reads, IN_FLIGHT_BYTES);
     for ((value, (object, range)), bytes) in separated.into_iter().zip(reads).zip(read) {
         // A damaged value is read again, by itself.
-        let answer = value.planned.take(bytes).or_else(|error| {
+        let answer = value.planned.take(&engine.objects, bytes).or_else(|error| {
             if !error.is_corruption() {
                 return Err(error);
             }
-            value.planned.take(engine.objects.read(object, range, IoClass::Foreground).wait())
+            let again = engine.objects.read(object, range, IoClass::Foreground).wait();
+            value.planned.take(&engine.objects, again)
         });
         if let (Ok(bytes), CachePolicy::Row(space), Some(found)) = (&answer, kept, value.seq) {
             engine.caches.rows.insert(space, &keys[value.at], bytes, found, seq);

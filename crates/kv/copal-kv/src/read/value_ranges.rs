@@ -150,11 +150,11 @@ fn read_window(
 
 /// Verifies the bytes of a read; a damaged part is read again, by itself.
 fn verify(engine: &Engine, read: &PlannedRead, bytes: Result<Bytes, StoreError>) -> Result<Bytes, Error> {
-    read.take(bytes).or_else(|error| {
+    read.take(&engine.objects, bytes).or_else(|error| {
         if !error.is_corruption() {
             return Err(error);
         }
         let (object, range) = read.range();
-        read.take(engine.objects.read(object, range, IoClass::Foreground).wait())
+        read.take(&engine.objects, engine.objects.read(object, range, IoClass::Foreground).wait())
     })
 }

@@ -53,7 +53,8 @@ pub struct TableHit {
 pub(crate) enum KeepPolicy {
     /// All blocks it reads.
     Blocks,
-    /// Blocks with a pointer that it searched for: the value itself is cached elsewhere or not at all.
+    /// Blocks with a pointer that it searched for: the value itself is cached elsewhere or not at all. The others
+    /// only for a while (`memory::recent_blocks`).
     Pointers,
     /// None.
     Nothing,
@@ -76,7 +77,7 @@ pub(crate) struct LookupPlace {
     pub(super) read_seq: u64,
 }
 
-/// A block, and whether the cache has it.
+/// A block, and whether the cache keeps it.
 #[derive(Clone)]
 pub(crate) struct TakenBlock {
     at: BlockAt,
@@ -134,11 +135,12 @@ impl Table {
         }
     }
 
-    /// A block, if it is cached.
+    /// A block, if it is cached or was read lately.
     pub(crate) fn cached_block(&self, partition: u32, at: BlockAt) -> Option<TakenBlock> {
-        match self.cache.get(self.block_key(partition, at.number)) {
+        let key = self.block_key(partition, at.number);
+        match self.cache.get(key) {
             Some(Page::Block(block)) => Some(TakenBlock { at, block, cached: true }),
-            _ => None,
+            _ => self.cache.recent(key).map(|block| TakenBlock { at, block, cached: false }),
         }
     }
 
@@ -211,9 +213,13 @@ impl Table {
             _ => (None, self.outcome_of_absence(&mut cursor, key, read_seq)),
         };
         self.note_probe(partition, outcome);
-        if !taken.cached && keep.wants(found.as_ref()) {
+        if !taken.cached {
             let key = self.block_key(partition, taken.at.number);
-            self.cache.insert(key, Page::Block(taken.block));
+            match keep {
+                keep if keep.wants(found.as_ref()) => self.cache.insert(key, Page::Block(taken.block)),
+                KeepPolicy::Pointers => self.cache.keep_recent(key, &taken.block),
+                KeepPolicy::Blocks | KeepPolicy::Nothing => {}
+            }
         }
         Ok(found)
     }

@@ -3,14 +3,14 @@
 use crate::support::*;
 use copal_kv::{
     KeyspaceOptions,
-    dump::{self, DumpOptions, Field, Item},
+    dump::{self, DumpOptions},
 };
-use copal_object::{ObjectId, Store as Objects};
+use copal_object::{DumpField, DumpItem, ObjectId, Store as Objects};
 
 pub(crate) const EVERYTHING: DumpOptions = DumpOptions { entries: true, partition: None };
 
 /// All items of all objects of a store, by object.
-pub(crate) fn everything(objects: &Objects) -> Vec<(ObjectId, Vec<Item>)> {
+pub(crate) fn everything(objects: &Objects) -> Vec<(ObjectId, Vec<DumpItem>)> {
     let list = objects.list(ObjectId(0), usize::MAX);
     let object = |stat: &copal_object::ObjectStat| {
         let mut items = Vec::new();
@@ -24,13 +24,13 @@ pub(crate) fn everything(objects: &Objects) -> Vec<(ObjectId, Vec<Item>)> {
     list.iter().map(object).collect()
 }
 
-fn of_kind<'a>(items: &'a [Item], kind: &'a str) -> impl Iterator<Item = &'a Item> {
+fn of_kind<'a>(items: &'a [DumpItem], kind: &'a str) -> impl Iterator<Item = &'a DumpItem> {
     items.iter().filter(move |item| item.kind == kind)
 }
 
-fn number(item: &Item, name: &str) -> u64 {
+fn number(item: &DumpItem, name: &str) -> u64 {
     match item.fields.iter().find(|(field, _)| *field == name) {
-        Some((_, Field::Number(number))) => *number,
+        Some((_, DumpField::Number(number))) => *number,
         other => panic!("{name} is {other:?} in {item:?}"),
     }
 }
@@ -63,10 +63,10 @@ fn every_object_is_shown_with_its_kind() {
     }
     assert!(!names.contains(&"damage") && !names.contains(&"unnamed"), "{outline:?}");
     let all = everything(&fixture.objects);
-    let items: Vec<Item> = all.iter().flat_map(|(_, items)| items.clone()).collect();
+    let items: Vec<DumpItem> = all.iter().flat_map(|(_, items)| items.clone()).collect();
     assert_eq!(of_kind(&items, "damage").count(), 0);
     // Entries: 30 puts at the bottom (a third of them pointers of each kind), a delete, a log of two.
-    let tables: Vec<Item> = items.iter().filter(|item| item.depth == 2).cloned().collect();
+    let tables: Vec<DumpItem> = items.iter().filter(|item| item.depth == 2).cloned().collect();
     assert_eq!(of_kind(&tables, "put").count(), 10 + 1);
     assert_eq!(of_kind(&tables, "pointer").count(), 20 + 1);
     assert_eq!(of_kind(&tables, "delete").count(), 1);

@@ -53,7 +53,11 @@ fn space_options() -> KeyspaceOptions {
 /// `keys` keys in seven runs: a bottom of seven eighths, three runs of a thirtieth, three of a hundred and
 /// twentieth.
 fn fixture(filters: FilterOptions, keys: u64) -> (Fixture, Keyspace) {
-    let fixture = Fixture::new(256 * MIB, options(filters));
+    fixture_of(options(filters), keys)
+}
+
+fn fixture_of(options: Options, keys: u64) -> (Fixture, Keyspace) {
+    let fixture = Fixture::new(256 * MIB, options);
     let space = fixture.space("keys", space_options());
     let flushed = keys / 120;
     let bottom = keys - 15 * flushed;
@@ -245,11 +249,15 @@ fn index_pages_outlive_a_merge_where_they_were_in_use_and_nowhere_else() {
     // cache.
     let keys = 60_000;
     let memory = filters(FilterKind::Ribbon, FilterRule::Classes, 4.0);
-    let (fixture, space) = fixture(memory, keys);
+    let (fixture, space) = fixture_of(Options { memory_bytes: 64 * MIB, ..options(memory) }, keys);
     let store = &fixture.store;
     let mut random = Random::new(6);
     let mut pick = move || random.below(keys);
     look_up(store, &space, 40_000, &mut pick);
+    // All index pages are in use, and the memory holds them: how many a merge replaces follows its steps.
+    for n in 0..keys {
+        space.get(&key(n)).unwrap();
+    }
     space.compact_range(all()).unwrap();
     assert_eq!(store.filters().runs.len(), 1);
     let merged = store.stats();

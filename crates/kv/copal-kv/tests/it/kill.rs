@@ -18,7 +18,7 @@
 use crate::support::*;
 use copal_device::{Device, DeviceOpenError, FileOptions, open_file};
 use copal_kv::{Batch, Durability, Keyspace, KeyspaceOptions, Options, Store};
-use copal_object::{CheckOptions, MkfsOptions, OpenOptions, Store as Objects, StoreOpenError};
+use copal_object::{BackendKind, CheckOptions, MkfsOptions, OpenOptions, Store as Objects, StoreOpenError};
 use std::{
     collections::BTreeMap,
     io::{BufRead, BufReader, Write},
@@ -332,6 +332,25 @@ fn killed_at_random_moments_the_store_is_a_prefix_of_commit_order() {
     format(&device);
     drop(device);
     kill_again_and_again(&path, setting("COPAL_KILL_ROUNDS", 40));
+}
+
+/// Cleaning and growth: `copal-object`.
+#[test]
+fn killed_at_random_moments_a_store_in_segments_is_one_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let create = FileOptions {
+        create_size: Some(64 * MIB),
+        allow_cow: true,
+        unsafe_volatile: true,
+        ..FileOptions::default()
+    };
+    let device: Arc<dyn Device> = open_file(&path, &create).unwrap();
+    let options =
+        MkfsOptions { backend: BackendKind::Log, segment_bytes: Some(1 << 20), ..MkfsOptions::default() };
+    Objects::mkfs(&device, &options).unwrap();
+    drop(device);
+    kill_again_and_again(&path, setting("COPAL_KILL_ROUNDS", 40).div_ceil(2));
 }
 
 #[test]

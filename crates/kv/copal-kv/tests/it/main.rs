@@ -8,6 +8,7 @@ mod closing;
 mod commit;
 mod crash;
 mod dump;
+mod emulated;
 mod files;
 mod filters;
 mod flips;

@@ -169,3 +169,41 @@ fn rows_and_memtables_answer_without_a_read() {
         assert_eq!(again.unwrap().as_deref(), expected.as_deref(), "{number}");
     }
 }
+
+/// Symptom: the look-ups of a window of a restore took 40 reads of neighbouring parts of the index. Cause: the pages of
+/// 128 keys were read together, so blocks beside each other were in different calls. Fix: the keys of a window are
+/// searched together, and as many pages are read together as there is memory for.
+#[test]
+fn thousands_of_keys_are_read_in_few_calls() {
+    let (objects, _) = patient();
+    let (store, space) = loaded(objects.clone(), CacheMode::Nothing);
+    let mut keys: Vec<_> = (0..KEYS).step_by(2).map(key).collect();
+    keys.sort_unstable();
+    let (before, commands_before) = (store.stats(), objects.counters().reads);
+    let values = space.multi_get(&keys);
+    assert!(values.into_iter().all(|value| value.unwrap().is_some()));
+    let (after, commands) = (store.stats(), objects.counters().reads - commands_before);
+    let blocks = after.data_block_reads - before.data_block_reads;
+    assert!(blocks > 1000, "{blocks} blocks");
+    // Two for each run: blocks, and values that are separated.
+    let batches = after.read_batches - before.read_batches;
+    assert!(batches <= 6, "{batches} calls for {blocks} blocks");
+    // The blocks of a run lie side by side, 4 MiB of them: commands of 1 MiB at most. The values are apart.
+    assert!(commands < 40, "{commands} commands for {blocks} blocks");
+}
+
+/// Symptom: a prune read one block of 1 KiB fourteen times in a row. Cause: a keyspace that caches rows keeps no blocks,
+/// and the rows side by side in a block were looked up one after another. Fix: the last blocks stay for a while.
+#[test]
+fn look_ups_of_neighbours_read_their_block_once() {
+    let (objects, _) = patient();
+    let (store, space) = loaded(objects, CacheMode::Rows);
+    let mut numbers: Vec<u64> = (0..KEYS).collect();
+    numbers.sort_unstable_by_key(|number| key(*number));
+    let before = store.stats().data_block_reads;
+    for number in numbers.iter().take(2000) {
+        assert!(space.get(&key(*number)).unwrap().is_some());
+    }
+    let read = store.stats().data_block_reads - before;
+    assert!(read <= 600, "{read} reads of blocks for 2000 rows, four in a block");
+}

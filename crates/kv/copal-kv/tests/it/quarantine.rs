@@ -464,7 +464,9 @@ fn a_scrub_finds_damage_that_no_read_met_and_can_be_cancelled() {
     let (store, space) = open(image, &options);
     let progress = store.scrub(u64::MAX).unwrap().wait().unwrap();
     assert!(progress.finished);
-    assert!(progress.partitions >= 4 && progress.total_bytes > 900_000, "{progress:?}");
+    assert!(progress.total_bytes > 900_000, "{progress:?}");
+    // Only the table with the damage is read again, by its own checksums.
+    assert!((1..4).contains(&progress.partitions), "{progress:?}");
     assert_eq!(progress.done_bytes, progress.total_bytes);
     assert_eq!(progress.damaged.len(), 1, "{progress:?}");
     assert_eq!(store.damaged_ranges().len(), 1);
@@ -477,6 +479,32 @@ fn a_scrub_finds_damage_that_no_read_met_and_can_be_cancelled() {
     store.close().unwrap();
     assert!(!scrub.wait().unwrap().finished);
     assert!(matches!(store.scrub(1), Err(Error::Closed)));
+}
+
+/// Symptom: after an interrupted scrub, the engine numbered its next objects near the end of all ids.
+/// Cause: the object with the scrub's place was taken for the highest one.
+/// Fix: the engine leaves it out.
+#[test]
+fn the_place_of_an_interrupted_scrub_is_no_object_of_the_engine() {
+    let options = big_tables();
+    let (store, space) = open(stored(3000, &options), &options);
+    let mut scrub = store.objects().scrub();
+    scrub.step(&mut |damage| panic!("{damage}")).unwrap();
+    scrub.keep_place();
+    store.close().unwrap();
+    let objects = store.objects().clone();
+    drop((scrub, space, store));
+    assert!(objects.stat(copal_object::SCRUB_PLACE_ID).is_some());
+    let store = Store::open(objects, options).unwrap();
+    let space = store.keyspace("a", KeyspaceOptions::default()).unwrap();
+    (0..3000).for_each(|i| space.put(&key(i), &inline(i), PROCESS).unwrap());
+    space.compact_range(all()).unwrap();
+    let ids = store.objects().list(ObjectId(0), 1000).into_iter().map(|stat| stat.id);
+    assert!(ids.filter(|id| *id != copal_object::SCRUB_PLACE_ID).all(|id| id.0 < 1 << 20));
+    assert_sound(&store, true);
+    // The scrub of the engine goes on there, and removes the place.
+    assert!(store.scrub(u64::MAX).unwrap().wait().unwrap().finished);
+    assert!(store.objects().stat(copal_object::SCRUB_PLACE_ID).is_none());
 }
 
 /// Symptom: a salvage deleted rows that look-ups could read, because they were newer than the lost table or

@@ -142,6 +142,10 @@ impl Placement for CowPlacement {
         self.pages.forget_written(first);
     }
 
+    fn unwritten_pages(&self) -> u64 {
+        self.pages.unwritten_pages()
+    }
+
     fn zone_runs(&self) -> u64 {
         self.pages.zone_runs()
     }

@@ -37,7 +37,7 @@ pub enum SummedData {
         /// Its number.
         seq: u64,
     },
-    /// A page, or 64 KiB, of an object: CRC32C in its map or in its sums.
+    /// A page, or 64 KiB, of an object: sum in its map or in its trailer.
     Object(ObjectId),
     /// The sums behind a published object: XXH3-128 in the record that published it.
     Sums(ObjectId),
@@ -123,9 +123,8 @@ pub(crate) fn report_unused(store: &StoreCore, witness: &mut RangeWitness<'_>) {
     for range in space.free_ranges().into_iter().chain(space.hollow_ranges()) {
         witness.bytes(range.start * page..range.end * page, RangeCoverage::Unused(UnusedSpace::Free));
     }
-    let waiting =
-        state.space.quarantined().chain(state.commit.open_freed()).chain(state.space.spare_extents());
-    for &run in waiting {
+    let waiting = state.space.ownerless_runs().chain(state.commit.open_freed().iter().copied());
+    for run in waiting {
         witness.unused(run, UnusedSpace::Waiting);
     }
     for at in COPIES {

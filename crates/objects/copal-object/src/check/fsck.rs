@@ -4,6 +4,7 @@
 //! It reads in the background class, one unit at a time, beside other operations. A wrong byte anywhere in
 //! the file is found by the check or by the read that uses it, or lies in free space. Free space is
 //! everything that no table, journal record or checkpoint needs, such as the journal after a clean close.
+//! Units that readers of this opening have verified are left out on request (`state::verified_ranges`).
 //! Design: docs/design/object.md#checking
 //! Invariants
 //! - It never invents data. `repair` rewrites only data that the store knows for certain: superblock copies,
@@ -20,11 +21,12 @@ use crate::{
     flaw::BrokenRule,
     format::{
         run::{PageRun, pages_of},
+        sum_rule::SumRule,
         superblock::{COPIES, SUPERBLOCK_LEN, Superblock},
     },
     recovery::{self, RecoverySource, chunks, damaged_units, derive_space, unit_damage},
     state::StoreCore,
-    tables::{ObjectEntry, StreamEntry, TableEntry, snapshot::CheckpointPosition},
+    tables::{ObjectEntry, StreamEntry, TableEntry, map::ObjectExtent, snapshot::CheckpointPosition},
 };
 use copal_device::DeviceError;
 use std::{ops::Range, sync::Arc};
@@ -143,7 +145,7 @@ impl FoundDamage {
         position: &CheckpointPosition,
         flushed_seq: u64,
     ) -> Result<(), StoreOpenError> {
-        let mut window = recovery::JournalWindow::new(source, superblock);
+        let mut window = recovery::JournalWindow::new(source, superblock, position);
         let walked = recovery::walk_journal(&mut window, superblock, position)?;
         let end = position.next_seq + walked.records.len() as u64;
         if end < flushed_seq {
@@ -170,11 +172,11 @@ fn damaged_one_by_one(
     source: &RecoverySource<'_>,
     chunk: PageRun,
     sums: &[u32],
-    unit: u32,
+    (rule, unit): (SumRule, u32),
 ) -> Result<Vec<PageRun>, DeviceError> {
     let mut damaged = Vec::new();
     for (run, sum) in crate::state::pieces(chunk, unit).zip(sums) {
-        match damaged_units(source, run, std::slice::from_ref(sum), unit) {
+        match damaged_units(source, run, std::slice::from_ref(sum), (rule, unit)) {
             Ok(units) => damaged.extend(units),
             Err(error) if error.is_passing() => return Err(error),
             Err(_) => damaged.push(run),
@@ -214,7 +216,7 @@ fn source(store: &StoreCore) -> RecoverySource<'_> {
 /// one is still live.
 /// # Errors
 /// A read failed with a passing error.
-fn check_metadata(
+pub(super) fn check_metadata(
     store: &Arc<StoreCore>,
     report: &mut StoreCheckReport,
     witness: &mut RangeWitness<'_>,
@@ -267,6 +269,7 @@ fn check_space(store: &StoreCore, report: &mut StoreCheckReport) {
             let elsewhere = space.quarantine_pages()
                 + pages_of(state.commit.open_freed())
                 + space.staged_pages()
+                + state.cleaner.copy_pages
                 + live.pending_pages();
             let expected = space.ownerless_pages() + space.placement().hollow_pages() + elsewhere;
             if derived.ownerless_pages() != expected {
@@ -324,7 +327,7 @@ fn check_object(
     witness: &mut RangeWitness<'_>,
 ) -> Result<(), StoreError> {
     let page = store.shape.page_bytes as u64;
-    let unit = object.unit(store.shape.page_bytes);
+    let (rule, unit) = (object.what.sums, object.unit(store.shape.page_bytes));
     let source = source(store);
     let mut damaged: Vec<Range<u64>> = Vec::new();
     if let Some(trailer) = &object.trailer {
@@ -333,7 +336,7 @@ fn check_object(
             let what = if is_data { SummedData::Object } else { SummedData::Sums };
             witness.summed(run, what(ObjectId(id)));
         };
-        damaged = unit_damage(&source, &runs, object.len, **trailer, unit, &mut summed)?;
+        damaged = unit_damage(&source, &runs, object.len, **trailer, &object.what, &mut summed)?;
     } else {
         for extent in object.map.iter() {
             let sums = object.map.sums_of(extent.at, unit);
@@ -342,18 +345,20 @@ fn check_object(
                 if store.state.lock().is_unwritten(chunk) {
                     continue;
                 }
-                let units = match damaged_units(&source, chunk, sums, unit) {
-                    Ok(units) => units,
-                    // A sector is unreadable: the units are read one by one.
-                    Err(_) => damaged_one_by_one(&source, chunk, sums, unit)?,
-                };
                 for (run, _) in crate::state::pieces(chunk, unit).zip(sums) {
                     witness.summed(run, SummedData::Object(ObjectId(id)));
                 }
-                damaged.extend(units.into_iter().map(|run| {
-                    let at = extent.at + (run.at - extent.run.at);
-                    at..at + u64::from(run.pages)
-                }));
+                for (part, sums) in unverified(store, ObjectId(id), &extent, (chunk, sums), unit) {
+                    let units = match damaged_units(&source, part, sums, (rule, unit)) {
+                        Ok(units) => units,
+                        // A sector is unreadable: the units are read one by one.
+                        Err(_) => damaged_one_by_one(&source, part, sums, (rule, unit))?,
+                    };
+                    damaged.extend(units.into_iter().map(|run| {
+                        let at = extent.at + (run.at - extent.run.at);
+                        at..at + u64::from(run.pages)
+                    }));
+                }
             }
         }
     }
@@ -363,6 +368,33 @@ fn check_object(
         report.damages.push(StoreDamage::Object { id: ObjectId(id), range: pages.start * page..end });
     }
     Ok(())
+}
+
+/// Parts of a chunk of an object with the sums of their units: all units but those that readers have verified.
+fn unverified<'s>(
+    store: &StoreCore,
+    id: ObjectId,
+    extent: &ObjectExtent,
+    (chunk, sums): (PageRun, &'s [u32]),
+    unit: u32,
+) -> Vec<(PageRun, &'s [u32])> {
+    let Some(verified) = store.verified.get() else { return vec![(chunk, sums)] };
+    let page = store.shape.page_bytes as u64;
+    let mut parts: Vec<(PageRun, Range<usize>)> = Vec::new();
+    for (index, run) in crate::state::pieces(chunk, unit).enumerate() {
+        let start = (extent.at + (run.at - extent.run.at)) * page;
+        if verified.covers(id, &(start..start + u64::from(run.pages) * page)) {
+            continue;
+        }
+        match parts.last_mut() {
+            Some((last, units)) if last.end() == run.at => {
+                last.pages += run.pages;
+                units.end = index + 1;
+            }
+            _ => parts.push((run, index..index + 1)),
+        }
+    }
+    parts.into_iter().map(|(run, units)| (run, sums.get(units).unwrap_or(&[]))).collect()
 }
 
 fn check_stream(

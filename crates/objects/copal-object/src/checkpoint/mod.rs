@@ -25,8 +25,8 @@
 use crate::{
     flaw::StoreFlaw,
     format::{
-        checkpoint::HEAD_LEN,
-        ops::DurableFrames,
+        checkpoint::{self, HEAD_LEN},
+        ops::{DurableFrames, mount_pages_max},
         run::PageRun,
         superblock::{COPIES, SUPERBLOCK_LEN, Superblock},
     },
@@ -54,10 +54,11 @@ pub(crate) const CHAIN_PAGES_IN_FLIGHT: u32 = 4;
 /// Placement class of checkpoints.
 pub(crate) const CHECKPOINT_CLASS: usize = 4;
 const CHECKPOINT_HOME: PageHome =
-    PageHome { class: CHECKPOINT_CLASS, owner: PageHome::STORE, in_group: false };
+    PageHome { class: CHECKPOINT_CLASS, owner: PageHome::STORE, in_group: false, is_frame: false };
 /// Placement class of the second copies.
 const COPY_CLASS: usize = 6;
-const COPY_HOME: PageHome = PageHome { class: COPY_CLASS, owner: PageHome::STORE_COPY, in_group: false };
+const COPY_HOME: PageHome =
+    PageHome { class: COPY_CLASS, owner: PageHome::STORE_COPY, in_group: false, is_frame: false };
 
 /// Called after a record was submitted, when tables and journal agree.
 pub(crate) fn after_close(store: &StoreCore, state: &mut StoreState) {
@@ -72,7 +73,7 @@ fn checkpoint_is_due(store: &StoreCore, state: &StoreState) -> bool {
     let journal = state.space.placement().journal();
     let used = journal.used_pages();
     let half_full = used * 2 > journal.pages() || store.shape.byte(used) > REPLAY_BYTES_MAX;
-    (half_full && state.checkpoint.is_mounted()) || state.checkpoint.is_forced()
+    ((half_full || journal.is_short()) && state.checkpoint.is_mounted()) || state.checkpoint.is_forced()
 }
 
 fn start_checkpoint(store: &StoreCore, state: &mut StoreState) {
@@ -85,6 +86,11 @@ fn start_checkpoint(store: &StoreCore, state: &mut StoreState) {
         next_seq: chain.seq + u64::from(absorbs),
         journal_head: state.space.placement().journal().head(),
         epoch: state.commit.open_epoch(),
+        mount_pages: match state.checkpoint.is_last() {
+            true => mount_pages_max(state.tables.streams().count(), store.shape.page_bytes),
+            false => 0,
+        },
+        segment: state.space.placement().journal().segment(),
     };
     let (chain_seed, mount) = (chain.previous, chain.mount);
     let zones = state.space.placement().written_zones();
@@ -99,7 +105,7 @@ fn start_checkpoint(store: &StoreCore, state: &mut StoreState) {
     let parts = CheckpointParts::of(&state.tables, &position, &zones, &hollow);
     // A recovery that begins here knows the places and promises of all streams. One from an older checkpoint
     // expects longer frames, which is safe.
-    state.tables.names_frames = true;
+    state.tables.checkpoint_version = checkpoint::VERSION;
     let runs: Vec<PageRun> = places.iter().flat_map(ChainPlace::runs).collect();
     let absorbed = absorbs.then(|| {
         let (group, freed) = state.commit.absorb_open_group();
@@ -126,6 +132,9 @@ fn start_checkpoint(store: &StoreCore, state: &mut StoreState) {
         last_group: state.commit.open_group() - 1,
         absorbed,
     };
+    if store.shape.broken.by(StoreFlaw::JournalReusedEarly) && state.space.placement().segments().is_some() {
+        state.space.placement_mut().journal_mut().reuse(pending.tail);
+    }
     state.checkpoint.begin(pending, encoder);
     state.update_checkpoint_reserve();
 }
@@ -215,7 +224,8 @@ pub(crate) fn step_checkpoint(store: &StoreCore, state: &mut StoreState) -> bool
             true
         }
         CheckpointStep::Flushing(_, epoch) | CheckpointStep::Finishing(_, epoch) => {
-            state.commit.want_epoch(*epoch);
+            let placed = state.inline.unflushed_epoch();
+            state.commit.want_epoch(placed.map_or(*epoch, |placed| placed.max(*epoch)));
             false
         }
         CheckpointStep::Idle | CheckpointStep::Writing(..) | CheckpointStep::Switching(_) => false,
@@ -223,10 +233,12 @@ pub(crate) fn step_checkpoint(store: &StoreCore, state: &mut StoreState) -> bool
 }
 
 /// Whether every commit in the checkpoint, and every other commit of an epoch that it calls durable, would
-/// survive without it (OBJ-15).
+/// survive without it (OBJ-15), also with its inline data (OBJ-38).
 fn is_complete(store: &StoreCore, state: &StoreState, pending: &NewCheckpoint) -> bool {
     store.shape.broken.by(StoreFlaw::CheckpointAheadOfFrames)
         || state.commit.is_complete(pending.last_group, pending.epoch, pending.absorbed)
+            && (store.shape.broken.by(StoreFlaw::CheckpointAheadOfInline)
+                || state.inline.placed_lsn() >= pending.superblock.checkpoint_lsn)
 }
 
 fn finish_checkpoint(store: &StoreCore, state: &mut StoreState) {

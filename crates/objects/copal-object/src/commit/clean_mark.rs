@@ -17,7 +17,10 @@
 use crate::{
     Lsn, StoreError,
     commit::sync::sync,
-    engine::admission::{admit_op, enter_internal},
+    engine::{
+        admission::{admit_op, enter_internal},
+        pump::pump,
+    },
     format::ops::{RecordOp, StreamFrames},
     state::{StoreCore, StoreState, commit::clean_mark::CleanMark},
 };
@@ -32,6 +35,12 @@ pub(crate) fn write_clean_mark(store: &Arc<StoreCore>) -> Result<bool, StoreErro
     loop {
         let mut state = store.state.lock();
         if store.shape.read_only || state.fence.is_closed() || is_marked(&state) {
+            let discards = state.space.discards().is_due();
+            drop(state);
+            if discards {
+                // The device was busy when the last one ended.
+                pump(store);
+            }
             return Ok(any);
         }
         state.writable()?;
@@ -45,7 +54,7 @@ pub(crate) fn write_clean_mark(store: &Arc<StoreCore>) -> Result<bool, StoreErro
         let streams = unnamed_frames(&state);
         let complete = streams.len() < STREAMS_MAX;
         let named: Vec<u64> = streams.iter().map(|frames| frames.id).collect();
-        let op = match state.tables.names_frames {
+        let op = match state.tables.names_frames() {
             true => RecordOp::Frames { streams },
             // An older release may still read this journal.
             false => RecordOp::Durable {

@@ -2,9 +2,11 @@
 //!
 //! Not here: their execution (`transaction`).
 
-use crate::{CreateOptions, FramePos, ObjectId, StagedObject};
+use crate::{
+    CreateOptions, FramePos, ObjectId, SpaceReservation, StagedObject, resize::reservation::ReservedPages,
+};
 use bytes::Bytes;
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 /// One step of a transaction; steps see the effects of earlier ones.
 pub enum Op {
@@ -69,6 +71,18 @@ pub enum Op {
         /// First frame that is kept. A number beyond the end means the next future frame.
         upto: FramePos,
     },
+    /// Cuts the end of the stream: frames from `from` on are gone, and the next frame gets the number `from`. For a
+    /// log that follows another one. A damaged stream takes frames again.
+    ///
+    /// Callers that wait for a frame that is gone get `FrameCut`. Frames before `from` do not become durable by this:
+    /// if a crash takes some of them, the stream ends there. To exclude that, let the transaction come after frame
+    /// `from - 1`. A reader that is behind the new end continues with new frames of the same numbers.
+    TruncateStream {
+        /// A stream.
+        id: ObjectId,
+        /// First frame that goes: at least the first kept frame, at most the next future one.
+        from: FramePos,
+    },
     /// Removes the object and frees its space.
     Delete {
         /// Any kind.
@@ -82,6 +96,7 @@ pub enum Op {
 pub struct Txn {
     pub(crate) ops: Vec<Op>,
     pub(crate) after: Vec<(ObjectId, FramePos)>,
+    pub(crate) reserved: Option<Arc<ReservedPages>>,
 }
 
 impl Txn {
@@ -99,6 +114,14 @@ impl Txn {
     /// Adds operations.
     pub fn ops(mut self, ops: impl IntoIterator<Item = Op>) -> Txn {
         self.ops.extend(ops);
+        self
+    }
+
+    /// Lets the transaction take pages from a reservation of the same store, before those that are available to all.
+    /// The reservation becomes smaller by the pages that the transaction allocates; a refused one takes none. The last
+    /// reservation counts.
+    pub fn spend(mut self, reservation: &SpaceReservation) -> Txn {
+        self.reserved = Some(reservation.reserved());
         self
     }
 
@@ -157,6 +180,11 @@ impl Txn {
     /// Adds [`Op::TrimStream`].
     pub fn trim_stream(self, id: ObjectId, upto: FramePos) -> Txn {
         self.op(Op::TrimStream { id, upto })
+    }
+
+    /// Adds [`Op::TruncateStream`].
+    pub fn truncate_stream(self, id: ObjectId, from: FramePos) -> Txn {
+        self.op(Op::TruncateStream { id, from })
     }
 
     /// Adds [`Op::Delete`].

@@ -16,21 +16,27 @@
 use crate::{
     Ack, Lsn, ObjectId, Op, StoreError, Txn,
     engine::{
-        admission::{GroupRoom, close_full_group, find_room, wait_journal},
+        admission::{close_full_group, wait_journal},
         pump::{pump, wait_change},
+        shortage::clean_for_release,
     },
-    format::run::PageRun,
+    format::{run::PageRun, sum_rule::SumRule},
     resize::grow::make_available,
     space::home::PageHome,
-    state::{StoreCore, StoreState, commit::group::GroupAdmission},
+    state::{
+        StoreCore, StoreState,
+        commit::group::{GroupAdmission, GroupRoom},
+    },
 };
 use bytes::Bytes;
 use copal_device::Completion;
 use parking_lot::MutexGuard;
 use std::{collections::HashMap, sync::Arc};
+use stream_cut::CutPlaces;
 
 pub(crate) mod apply;
 pub(crate) mod check;
+mod stream_cut;
 
 /// Old content of pages that a transaction merges with or sums again, by device page.
 #[derive(Default)]
@@ -62,6 +68,7 @@ pub(crate) struct SumUnit {
     /// First page inside the object.
     pub(crate) at: u64,
     pub(crate) run: PageRun,
+    pub(crate) rule: SumRule,
     pub(crate) sum: u32,
 }
 
@@ -88,11 +95,14 @@ fn try_commit(
             return Err(StoreError::NotFound(staged.id()));
         }
     }
+    if txn.ops.iter().any(|op| matches!(op, Op::TruncateStream { .. })) {
+        stream_cut::expect_known(store)?;
+    }
     join_appends(&mut txn.ops);
     let mut old = OldBytes::of(store);
     let mut state = store.state.lock();
     let GrantedTransaction { needs, runs, admitted } = grant(store, &mut state, &txn, &mut old)?;
-    let lsn = apply::apply(store, &mut state, txn, &needs, runs, &old.fetched, admitted);
+    let lsn = apply::apply(store, &mut state, txn, &needs, runs, (&old.fetched, &old.cuts), admitted);
     old.pins.release(&mut state);
     let completion = acknowledge(store, &mut state, lsn, ack);
     drop(state);
@@ -111,20 +121,32 @@ fn grant(
     loop {
         state.writable()?;
         let needs = check::check(state, txn, &store.shape)?;
-        if state.commit.is_crowded() {
+        if state.commit.is_crowded() || state.inline.is_crowded() {
             wait_change(store, state);
             continue;
         }
         state.query_host_when_due();
-        let available =
-            if needs.releases { state.space.releasable_pages() } else { state.space.available_pages() };
+        let spendable = txn.reserved.as_ref().map_or(0, |reserved| reserved.pages_for(store));
+        let available = match needs.releases {
+            true => state.space.releasable_pages(),
+            false => state.space.available_pages_with(spendable),
+        };
         if needs.pages > available {
             old.forget(state);
-            make_available(store, state, needs.pages, needs.pages)?;
+            if needs.releases && clean_for_release(store, state, needs.pages)? {
+                continue;
+            }
+            let others = needs.pages - spendable.min(needs.pages);
+            let needed = others.max(state.space.available_pages() + 1);
+            make_available(store, state, needed, needed)?;
             continue;
         }
         if let Some(unit) = needs.units.iter().find(|unit| !old.fetched.has(unit.run)) {
             fetch(store, state, unit, old)?;
+            continue;
+        }
+        if let Some(&cut) = needs.cuts.iter().find(|cut| old.cuts.page(state, **cut).is_none()) {
+            old.cuts.find(store, state, cut)?;
             continue;
         }
         let Some(runs) = take_pages(state, &needs) else {
@@ -137,17 +159,26 @@ fn grant(
             return Err(state.no_space(needs.pages));
         };
         let ops_bytes = needs.ops_bytes_with(&runs);
-        let missing = state.pages_for_tables(needs.table_bytes_with(ops_bytes), needs.releases);
+        let table_bytes = needs.table_bytes_with(ops_bytes);
+        let missing = state.pages_for_tables_with(table_bytes, needs.releases, spendable);
         if missing > 0 {
             // The next checkpoint would no longer fit.
             give_back(state, runs);
             old.forget(state);
-            let needed = needs.pages + missing;
+            let needed = (needs.pages + missing).saturating_sub(spendable);
+            let needed = needed.max(state.space.available_pages() + 1);
             make_available(store, state, needed, needed)?;
             continue;
         }
-        match find_room(state, ops_bytes, needs.releases && !txn.ops.is_empty()) {
+        let record_bytes = ops_bytes + needs.inline_bytes(store.shape.page_bytes);
+        match state.find_room(record_bytes, needs.releases && !txn.ops.is_empty()) {
             Ok(GroupRoom::Admitted(admitted)) => {
+                if let Some(reserved) = &txn.reserved {
+                    // First for data, then for a longer checkpoint.
+                    let spent = needs.pages.min(spendable);
+                    let for_tables = state.pages_for_tables_with(table_bytes, needs.releases, spent);
+                    reserved.spend(state, spent + for_tables);
+                }
                 return Ok(GrantedTransaction { needs, runs, admitted });
             }
             Ok(GroupRoom::GroupFull) => {
@@ -198,14 +229,27 @@ fn fetch(
         old.fetched.put(unit.run, Bytes::from_owner(page), page_bytes);
         return Ok(());
     }
-    if state.is_unwritten(unit.run) {
+    let waiting: Vec<(u64, Bytes)> =
+        (unit.run.at..unit.run.end()).filter_map(|at| Some((at, state.waiting_page(at)?))).collect();
+    if waiting.len() == unit.run.pages as usize {
+        for (at, bytes) in waiting {
+            old.fetched.put(PageRun::new(at, 1), bytes, page_bytes);
+        }
+        return Ok(());
+    }
+    if waiting.is_empty() && state.is_unwritten(unit.run) || state.space.placement().journal().holds(unit.run)
+    {
         wait_change(store, state);
         return Ok(());
     }
     // The pinned unit stays in place, even if another transaction frees it meanwhile.
     old.pins.tickets.push(state.space.pin(vec![unit.run]));
-    let bytes = MutexGuard::unlocked(state, || store.read_pages(unit.run))?;
-    if copal_codec::crc32c(0, &bytes) != unit.sum {
+    let mut bytes = MutexGuard::unlocked(state, || store.read_pages(unit.run))?;
+    for (at, page) in waiting {
+        let from = (at - unit.run.at) as usize * page_bytes;
+        bytes[from..from + page_bytes].copy_from_slice(&page);
+    }
+    if unit.rule.sum(0, &bytes, page_bytes) != unit.sum {
         let from = store.shape.byte(unit.at);
         let range = from..from + bytes.len() as u64;
         return Err(StoreError::Corrupt { id: ObjectId(unit.id), range });
@@ -224,12 +268,14 @@ struct GrantedTransaction {
 /// Old bytes that a transaction has read so far; their pages are pinned.
 struct OldBytes<'a> {
     fetched: FetchedPages,
+    cuts: CutPlaces,
     pins: TransactionPins<'a>,
 }
 
 impl OldBytes<'_> {
     fn of(inner: &Arc<StoreCore>) -> OldBytes<'_> {
-        OldBytes { fetched: FetchedPages::default(), pins: TransactionPins { inner, tickets: Vec::new() } }
+        let pins = TransactionPins { inner, tickets: Vec::new() };
+        OldBytes { fetched: FetchedPages::default(), cuts: CutPlaces::default(), pins }
     }
 
     /// Drops the bytes, which must be read again: pins of the transaction itself must not block the space it
@@ -266,8 +312,10 @@ pub(crate) type Runs = Vec<Vec<PageRun>>;
 /// Allocates the pages of a checked transaction. `None`, with nothing allocated, if they are not available.
 fn take_pages(state: &mut StoreState, needs: &check::TransactionNeeds) -> Option<Runs> {
     let journal = state.space.placement_mut().journal_mut();
-    let fits_group = needs.pages <= journal.group_pages();
-    if fits_group && !journal.prepare_data(needs.pages) {
+    let ops_bytes = needs.ops_bytes_in_group();
+    let ops_pages = ops_bytes.div_ceil(state.tables.page_bytes) as u64;
+    let fits_group = needs.pages.max(ops_pages) <= journal.group_pages();
+    if fits_group && !journal.prepare_data(needs.pages, ops_bytes) {
         return None;
     }
     let mut runs = Vec::with_capacity(needs.per_op.len());

@@ -1,7 +1,7 @@
 //! Comparison of a recovered store with the model.
 
 use super::{
-    model::{ModelEntry, PromisedCommit, StoreModel},
+    model::{LineFrame, ModelEntry, PromisedCommit, StoreModel},
     stores::{BALLAST, FILLER},
 };
 use crate::{FramePos, ObjectId, Store};
@@ -42,12 +42,22 @@ pub(super) fn check(
                     outcome.lsn
                 ));
             }
-            PromisedCommit::Frame { stream, frame } => {
+            PromisedCommit::Frame(promised) => {
+                let LineFrame { stream, frame, .. } = promised;
                 let end = outcome.ends.get(&stream).copied().unwrap_or(0);
-                if snapshot.contains_key(&stream) && frame >= end {
-                    return Err(format!(
-                        "OBJ-21: frame {frame} of {stream} was acknowledged, it ends at {end}"
-                    ));
+                let Some(&ModelEntry::Stream { line, .. }) = snapshot.get(&stream) else { continue };
+                match model.is_kept(promised, line) {
+                    Some(true) if frame >= end => {
+                        return Err(format!(
+                            "OBJ-21: frame {frame} of {stream} was acknowledged, it ends at {end}"
+                        ));
+                    }
+                    None => {
+                        return Err(format!(
+                            "OBJ-21: frame {frame} of {stream} was acknowledged, the cut before it is gone"
+                        ));
+                    }
+                    _ => {}
                 }
             }
             PromisedCommit::Commit { .. } => {}
@@ -74,12 +84,17 @@ pub(super) fn check(
                     return Err(format!("OBJ-22: object {id} is not sealed as it should be"));
                 }
             }
-            ModelEntry::Stream { trimmed } => check_stream(store, outcome, model, id, *trimmed)?,
+            ModelEntry::Stream { trimmed, line } => {
+                check_stream(store, outcome, model, id, *trimmed, *line)?;
+            }
         }
     }
     for commit in model.commits.iter().filter(|commit| commit.lsn <= outcome.lsn) {
-        for (stream, frame) in &commit.deps {
-            if outcome.ends.get(stream).is_some_and(|end| frame >= end) {
+        for dep in &commit.deps {
+            let LineFrame { stream, frame, .. } = dep;
+            let Some(&ModelEntry::Stream { line, .. }) = snapshot.get(stream) else { continue };
+            let is_kept = model.is_kept(*dep, line) == Some(true);
+            if is_kept && outcome.ends.get(stream).is_some_and(|end| frame >= end) {
                 return Err(format!(
                     "OBJ-23: commit {} is there, frame {frame} of {stream} is not",
                     commit.lsn
@@ -96,9 +111,11 @@ fn check_stream(
     model: &StoreModel,
     id: u64,
     trimmed: u64,
+    line: usize,
 ) -> Result<(), String> {
     let end = outcome.ends.get(&id).copied().unwrap_or(0);
-    let issued = model.frames.get(&id).map_or(0, Vec::len) as u64;
+    let frames = &model.lines[&id][line].frames;
+    let issued = frames.len() as u64;
     if end > issued {
         return Err(format!("OBJ-21: stream {id} has {end} frames, {issued} were appended"));
     }
@@ -107,7 +124,7 @@ fn check_stream(
     }
     let mut reader = store.frames(ObjectId(id), FramePos(0)).map_err(|error| error.to_string())?;
     for index in trimmed..end {
-        let frame = &model.frames[&id][index as usize];
+        let frame = &frames[index as usize];
         match reader.next_frame() {
             Ok(Some((pos, payload))) if pos.0 == index && payload == frame.payload[..] => {}
             other => {

@@ -2,7 +2,7 @@
 
 use super::{
     check::{RecoveryOutcome, check, outcome},
-    script::HistoryRunner,
+    script::{HistoryRunner, TriedStates},
     stores::{fault_device, open},
 };
 use crate::Store;
@@ -14,8 +14,9 @@ use std::sync::Arc;
 
 impl HistoryRunner<'_> {
     /// Every kind of crash in the last life.
-    pub(super) fn enumerate(mut self) -> Result<usize, String> {
+    pub(super) fn enumerate(mut self) -> Result<TriedStates, String> {
         self.poll();
+        let has_cleaned = self.store.inner.state.lock().cleaner.moved_pages > 0;
         let history = self.world.device().history();
         let cuts: Vec<_> = crash::cuts(&history).filter(|cut| cut.step() >= self.start).collect();
         let limits = StateLimits { exhaustive: 10, samples: 64, seed: self.plan.seed };
@@ -40,15 +41,15 @@ impl HistoryRunner<'_> {
                 self.state(&state).map_err(|violation| format!("{violation}; {}", state.describe()))?;
             }
         }
-        Ok(tried)
+        Ok(TriedStates { all: tried, cleaned: if has_cleaned { tried } else { 0 } })
     }
 
     fn state(&mut self, state: &crash::CrashState) -> Result<(), String> {
         let step = state.step();
         let crash_again = self.random.one_in(12);
         let first: RecoveryOutcome = if crash_again {
-            let device = fault_device(state.image().clone(), self.random.below(1 << 40));
-            let tuning = self.tuning();
+            let device = fault_device(state.image().clone(), self.random.below(1 << 40), !self.discards);
+            let tuning = self.checked_tuning();
             let store = open(device.clone(), tuning).map_err(|error| error.to_string())?;
             let first = outcome(&store);
             check(&store, &first, &self.model, step, true)?;
@@ -57,12 +58,12 @@ impl HistoryRunner<'_> {
             first
         } else {
             let device = state.device();
-            let tuning = self.tuning();
+            let tuning = self.checked_tuning();
             let store = open(Arc::clone(&device), tuning).map_err(|error| error.to_string())?;
             let first = outcome(&store);
             check(&store, &first, &self.model, step, true)?;
             drop(store);
-            let tuning = self.tuning();
+            let tuning = self.checked_tuning();
             let store = open(device, tuning).map_err(|error| format!("OBJ-30: {error}"))?;
             let second = outcome(&store);
             if second != first {
@@ -99,7 +100,7 @@ impl HistoryRunner<'_> {
         let limits = StateLimits { exhaustive: 6, samples: 8, seed: 1 };
         for cut in crash::cuts(&history) {
             for state in cut.states(&limits).take(12) {
-                let tuning = self.tuning();
+                let tuning = self.checked_tuning();
                 let store = open(state.device(), tuning).map_err(|error| format!("OBJ-30: {error}"))?;
                 let again = outcome(&store);
                 if again != *first {

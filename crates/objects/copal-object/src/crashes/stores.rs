@@ -3,7 +3,8 @@
 use crate::{
     Ack, BackendKind, CreateOptions, MkfsOptions, ObjectId, OpenOptions, ReadCheck, Store, StoreOpenError,
     Txn, backend::hostfs::sim_directory::SimDirectory, flaw::BrokenRule, format::superblock::BACKEND_COW,
-    open::OpenOverrides, state::entropy::EntropySource,
+    open::OpenOverrides, state::cleaner::CleanerTrigger, state::entropy::EntropySource,
+    state::inline_pages::InlineLimits,
 };
 use copal_device::{
     Device, Image,
@@ -19,19 +20,25 @@ const SEGMENT_PAGES: usize = 16;
 
 pub(super) fn empty_store() -> Image {
     static EMPTY: OnceLock<Image> = OnceLock::new();
-    let make = || {
-        let device = FaultDevice::with_options(
-            Image::zeroed(SIZE),
-            FaultOptions { order: CompletionOrder::Immediate, record: false, ..FaultOptions::default() },
-        );
-        let dyn_device: Arc<dyn Device> = device.clone();
-        let options =
-            MkfsOptions { journal_bytes: Some(JOURNAL_PAGES * PAGE as u64), ..MkfsOptions::default() };
-        crate::open::mkfs::mkfs(&dyn_device, &options, &mut EntropySource::Seed(Random::new(1)), BACKEND_COW)
-            .unwrap();
-        device.image()
-    };
-    EMPTY.get_or_init(make).clone()
+    EMPTY.get_or_init(|| empty_store_of(JOURNAL_PAGES)).clone()
+}
+
+/// A store whose records have room for inline data.
+pub(super) fn store_with_long_records() -> Image {
+    static EMPTY: OnceLock<Image> = OnceLock::new();
+    EMPTY.get_or_init(|| empty_store_of(2 * JOURNAL_PAGES)).clone()
+}
+
+fn empty_store_of(journal_pages: u64) -> Image {
+    let device = FaultDevice::with_options(
+        Image::zeroed(SIZE),
+        FaultOptions { order: CompletionOrder::Immediate, record: false, ..FaultOptions::default() },
+    );
+    let dyn_device: Arc<dyn Device> = device.clone();
+    let options = MkfsOptions { journal_bytes: Some(journal_pages * PAGE as u64), ..MkfsOptions::default() };
+    crate::open::mkfs::mkfs(&dyn_device, &options, &mut EntropySource::Seed(Random::new(1)), BACKEND_COW)
+        .unwrap();
+    device.image()
 }
 
 /// An empty store in segments so small that a history passes through several of them.
@@ -138,8 +145,9 @@ impl SimWorld {
     }
 }
 
-pub(super) fn fault_device(image: Image, seed: u64) -> Arc<FaultDevice> {
-    FaultDevice::with_options(image, FaultOptions { seed, full_host: true, ..FaultOptions::default() })
+/// A device on a full host, which gives discarded bytes back to it; or one of its own.
+pub(super) fn fault_device(image: Image, seed: u64, full_host: bool) -> Arc<FaultDevice> {
+    FaultDevice::with_options(image, FaultOptions { seed, full_host, ..FaultOptions::default() })
 }
 
 pub(super) fn tuning(broken: BrokenRule, eager: bool, mount_by_checkpoint: bool, seed: u64) -> OpenOverrides {
@@ -151,7 +159,15 @@ pub(super) fn tuning(broken: BrokenRule, eager: bool, mount_by_checkpoint: bool,
         mount_by_checkpoint,
         short_chain_pages: true,
         lowest_first: true,
+        discard_pages: None,
         gives_lowest: seed.is_multiple_of(2),
+        data_apart: seed.is_multiple_of(2),
+        cleaner_trigger: if seed.is_multiple_of(3) {
+            CleanerTrigger::Shortage
+        } else {
+            CleanerTrigger::Always
+        },
+        inline: Some(InlineLimits::default()),
     }
 }
 

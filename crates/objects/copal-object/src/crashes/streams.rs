@@ -1,7 +1,7 @@
 //! Frames of a history, some with concurrent commits of another thread.
 
 use super::{
-    model::{AckPromise, ModelCommit, ModelEntry, ModelFrame, PromisedCommit},
+    model::{AckPromise, LineFrame, ModelCommit, ModelEntry, ModelFrame, PromisedCommit},
     script::{AwaitedAck, HistoryRunner},
     stores::SimWorld,
     transactions::streams,
@@ -31,27 +31,29 @@ pub(super) fn frame(runner: &mut HistoryRunner<'_>) {
             0
         };
         let ack = runner.ack();
-        let number = runner.model.frames[&stream].len() as u64;
+        let (line, number) = runner.model.frames(stream);
+        let placed = LineFrame { stream, line, frame: number };
         let lsn = (after > 0).then_some(Lsn(after));
-        let beside = arm_beside(runner, stream, number);
+        let beside = arm_beside(runner, placed);
         let mut completion =
             runner.store.append_frame(ObjectId(stream), Bytes::from(payload.clone()), lsn, ack);
-        note_beside(runner, beside.as_ref(), stream, number);
+        note_beside(runner, beside.as_ref(), placed);
         let taken = completion.try_take();
         match taken {
             Some(Ok(pos)) => {
                 assert_eq!(pos.0, number);
                 if ack != Ack::Ordered {
                     let step = runner.world.step();
-                    let what = PromisedCommit::Frame { stream, frame: number };
+                    let what = PromisedCommit::Frame(placed);
                     runner.model.promises.push(AckPromise { step, what, durable: ack == Ack::Durable });
                 }
             }
             Some(Err(StoreError::NoSpace { .. })) => return,
             Some(Err(error)) => panic!("a frame was refused: {error}"),
-            None => runner.awaited.push(AwaitedAck::Frame(stream, number, ack, completion)),
+            None => runner.awaited.push(AwaitedAck::Frame(placed, ack, completion)),
         }
-        runner.model.frames.entry(stream).or_default().push(ModelFrame { payload, after });
+        let lines = runner.model.lines.get_mut(&stream).expect("every stream has lines");
+        lines[line].frames.push(ModelFrame { payload, after });
         runner.poll();
     }
 }
@@ -60,7 +62,7 @@ pub(super) fn frame(runner: &mut HistoryRunner<'_>) {
 /// that comes after it. Then a checkpoint proceeds as far as possible, or a flush and a further record
 /// follow. Some checkpoints proceed without that transaction, so that nothing waits for the frame. Returns
 /// the list of these commits.
-fn arm_beside(runner: &mut HistoryRunner<'_>, stream: u64, number: u64) -> Option<Beside> {
+fn arm_beside(runner: &mut HistoryRunner<'_>, placed: LineFrame) -> Option<Beside> {
     let SimWorld::Device(device) = &runner.world else {
         return None;
     };
@@ -94,7 +96,7 @@ fn arm_beside(runner: &mut HistoryRunner<'_>, stream: u64, number: u64) -> Optio
             return;
         }
         if !is_alone {
-            create(ids[0], vec![(ObjectId(stream), FramePos(number))]);
+            create(ids[0], vec![(ObjectId(placed.stream), FramePos(placed.frame))]);
         }
         if by_checkpoint {
             store.inner.state.lock().checkpoint.force();
@@ -115,14 +117,14 @@ fn arm_beside(runner: &mut HistoryRunner<'_>, stream: u64, number: u64) -> Optio
     Some(noted)
 }
 
-fn note_beside(runner: &mut HistoryRunner<'_>, beside: Option<&Beside>, stream: u64, number: u64) {
+fn note_beside(runner: &mut HistoryRunner<'_>, beside: Option<&Beside>, placed: LineFrame) {
     let Some(noted) = beside else { return };
     runner.world.device().beside_next_write_through(None);
     for (index, (lsn, id)) in noted.lock().drain(..).enumerate() {
         let mut after = runner.model.now();
         let thing = ModelEntry::Object { bytes: Vec::new(), sealed: false };
         after.insert(id, thing);
-        let deps = if index == 0 { vec![(stream, number)] } else { Vec::new() };
+        let deps = if index == 0 { vec![placed] } else { Vec::new() };
         let after = Rc::new(after);
         runner.model.commits.push(ModelCommit { lsn, after, deps });
     }

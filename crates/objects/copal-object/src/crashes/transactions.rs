@@ -1,7 +1,7 @@
 //! Transactions of a history: their effect on the store and on the model.
 
 use super::{
-    model::{AckPromise, ModelCommit, ModelEntry, PromisedCommit, Snapshot},
+    model::{AckPromise, FrameLine, LineFrame, ModelCommit, ModelEntry, PromisedCommit, Snapshot},
     script::{AwaitedAck, HistoryRunner},
     stores::PAGE,
 };
@@ -77,18 +77,18 @@ impl HistoryRunner<'_> {
         if self.random.one_in(4) {
             let streams: Vec<u64> = streams(&self.model.now());
             if let Some(&stream) = streams.first() {
-                let frames = self.model.frames.get(&stream).map_or(0, Vec::len) as u64;
+                let (line, frames) = self.model.frames(stream);
                 if frames > 0 && now.contains_key(&stream) {
-                    deps.push((stream, frames - 1));
+                    deps.push(LineFrame { stream, line, frame: frames - 1 });
                 }
             }
         }
         self.commit(now, ops, deps);
     }
 
-    fn commit(&mut self, after: Snapshot, ops: Vec<Op>, deps: Vec<(u64, u64)>) {
+    fn commit(&mut self, after: Snapshot, ops: Vec<Op>, deps: Vec<LineFrame>) {
         let ack = self.ack();
-        let after_frames = deps.iter().map(|&(stream, frame)| (ObjectId(stream), FramePos(frame)));
+        let after_frames = deps.iter().map(|dep| (ObjectId(dep.stream), FramePos(dep.frame)));
         let before = self.store.inner.state.lock().commit.last_lsn();
         let mut completion = self.store.commit(Txn::new().ops(ops).after_all(after_frames), ack);
         if let Some(result) = completion.try_take() {
@@ -154,24 +154,36 @@ impl HistoryRunner<'_> {
 
     fn stream_op(&mut self, now: &mut Snapshot, ops: &mut Vec<Op>) {
         let streams = streams(now);
-        match self.random.below(4) {
+        match self.random.below(5) {
             0 | 1 if streams.len() < 2 => {
                 let id = self.next_stream;
                 self.next_stream += 1;
                 let opts = CreateOptions { kind: ObjectKind::Stream, ..CreateOptions::default() };
                 ops.push(Op::Create { id: ObjectId(id), opts });
-                now.insert(id, ModelEntry::Stream { trimmed: 0 });
-                self.model.frames.insert(id, Vec::new());
+                now.insert(id, ModelEntry::Stream { trimmed: 0, line: 0 });
+                self.model.lines.insert(id, vec![FrameLine::default()]);
             }
             2 => {
                 let Some(&id) = streams.first() else { return };
-                let frames = self.model.frames[&id].len() as u64;
-                if let Some(ModelEntry::Stream { trimmed }) = now.get_mut(&id) {
+                if let Some(ModelEntry::Stream { trimmed, line }) = now.get_mut(&id) {
+                    let frames = self.model.lines[&id][*line].frames.len() as u64;
                     let kept = frames - *trimmed;
                     let some = self.random.below(kept + 1);
                     // Up to the last frame, which may still be in flight.
                     *trimmed += if self.plan.seed % 8 == 6 { kept } else { some };
                     ops.push(Op::TrimStream { id: ObjectId(id), upto: FramePos(*trimmed) });
+                }
+            }
+            4 => {
+                let Some(&id) = streams.last() else { return };
+                if let Some(ModelEntry::Stream { trimmed, line }) = now.get_mut(&id) {
+                    let frames = self.model.lines[&id][*line].frames.len() as u64;
+                    let from = frames - self.random.below((frames - *trimmed).min(4) + 1);
+                    // A cut that takes no frame is none.
+                    if from < frames {
+                        *line = self.model.cut(id, *line, from);
+                    }
+                    ops.push(Op::TruncateStream { id: ObjectId(id), from: FramePos(from) });
                 }
             }
             3 if self.random.one_in(3) => {

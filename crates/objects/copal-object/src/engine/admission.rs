@@ -1,4 +1,4 @@
-//! Admission: room for one more transaction in the open group, and the wait for the journal.
+//! Admission: the wait for room in the open group and in the journal.
 //!
 //! Design: docs/design/object.md#commit-on-one-flush OBJ-16
 
@@ -6,44 +6,17 @@ use crate::{
     StoreError,
     engine::{
         pump::wait_change,
+        shortage::clean_for_records,
         steps::{advance, close_group},
     },
-    format::{ops::RecordOp, record},
-    state::{StoreCore, StoreState, commit::group::GroupAdmission},
+    format::ops::RecordOp,
+    state::{
+        StoreCore, StoreState,
+        commit::group::{GroupAdmission, GroupRoom},
+    },
 };
 use parking_lot::MutexGuard;
 use std::sync::Arc;
-
-/// Answer to a request for room in the open group.
-pub(crate) enum GroupRoom {
-    Admitted(GroupAdmission),
-    /// The group must be closed first.
-    GroupFull,
-    /// Neither the journal nor a checkpoint has room.
-    JournalFull,
-}
-
-/// Room in the open group for `ops_bytes` bytes of operations (OBJ-16). Does not release the mutex.
-/// # Errors
-/// `TooLarge`: longer than any record.
-pub(crate) fn find_room(
-    state: &StoreState,
-    ops_bytes: usize,
-    releasing: bool,
-) -> Result<GroupRoom, StoreError> {
-    let journal = state.space.placement().journal();
-    if record::HEADER_LEN + ops_bytes > journal.record_bytes_max() {
-        return Err(StoreError::TooLarge);
-    }
-    let Some(admitted) = state.commit.admit(journal, ops_bytes) else {
-        return Ok(GroupRoom::GroupFull);
-    };
-    // At least one of the two ways to become durable must be open: a record or a checkpoint.
-    if !state.space.fits_checkpoint() && !state.fits_journal(ops_bytes, releasing) {
-        return Ok(GroupRoom::JournalFull);
-    }
-    Ok(GroupRoom::Admitted(admitted))
-}
 
 /// Closes the full group, or waits for the journal or for the flush in progress. May release the mutex, so the
 /// caller must hold no pages of the open group.
@@ -62,14 +35,14 @@ pub(crate) fn close_full_group(
 /// Requests room, for a caller that holds no pages of the open group. `None`: the group had to be closed first,
 /// or the mutex was released to wait; the caller must check everything again.
 /// # Errors
-/// As [`find_room`] and [`close_full_group`].
+/// As `StoreState::find_room` and [`close_full_group`].
 pub(crate) fn admit(
     store: &Arc<StoreCore>,
     state: &mut MutexGuard<'_, StoreState>,
     ops_bytes: usize,
     releasing: bool,
 ) -> Result<Option<GroupAdmission>, StoreError> {
-    match find_room(state, ops_bytes, releasing)? {
+    match state.find_room(ops_bytes, releasing)? {
         GroupRoom::Admitted(admitted) => return Ok(Some(admitted)),
         GroupRoom::GroupFull => close_full_group(store, state)?,
         GroupRoom::JournalFull => wait_journal(store, state)?,
@@ -95,7 +68,7 @@ pub(crate) fn enter_internal(state: &mut StoreState, op: &RecordOp, admitted: Gr
     lsn
 }
 
-/// Waits for room in the journal, that is, for a checkpoint.
+/// Waits for room in the journal, that is, for a checkpoint or for the cleaner.
 /// # Errors
 /// `NoSpace`: there is none for a checkpoint either, and nothing in progress could change that. `Fenced`.
 pub(crate) fn wait_journal(
@@ -117,7 +90,9 @@ pub(crate) fn wait_journal(
         wait_change(store, state);
         return Ok(());
     }
-    if before != (state.commit.open_group(), state.space.free_pages()) {
+    if before != (state.commit.open_group(), state.space.free_pages())
+        || (state.space.placement().journal().lacks_segment() && clean_for_records(store, state)?)
+    {
         return Ok(());
     }
     Err(state.no_checkpoint())

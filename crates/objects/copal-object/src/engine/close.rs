@@ -66,11 +66,12 @@ fn write_all(inner: &Arc<StoreCore>) -> Result<(), StoreError> {
         advance(inner, &mut state);
         let settled = state.commit.durable_lsn() >= lsn
             && state.commit.is_open_empty()
+            && !state.cleaner.is_copying()
             && !state.streams.has_pending_frames();
         match checkpoint {
             None if settled && state.checkpoint.is_idle() => {
                 checkpoint = Some(state.checkpoint.finished() + 1);
-                state.checkpoint.force();
+                state.checkpoint.force_last();
                 continue;
             }
             Some(goal) if state.checkpoint.finished() >= goal => return Ok(()),

@@ -4,7 +4,12 @@
 
 use crate::{
     checkpoint::{chain_page_written, encode_chain_page, superblock_written},
-    engine::steps::advance,
+    engine::{
+        cleaner::copy::{batch_read, copy_written},
+        inline_batch::batch_placed,
+        steps::advance,
+    },
+    flaw::StoreFlaw,
     state::{StoreCore, StoreState, queue::IoPurpose},
 };
 use copal_device::{DeviceError, Io, IoDone};
@@ -30,22 +35,26 @@ pub(crate) fn pump(store: &Arc<StoreCore>) {
     // before, or for the next caller.
     let mut chain_pages = store.shape.chain_pages_in_flight;
     loop {
-        let (batches, answers, encoder) = {
+        let (batches, answers, encoder, search) = {
             let mut state = store.state.lock();
             advance(store, &mut state);
             let encodes = chain_pages > 0 || state.checkpoint.absorbed().is_some();
             let encoder = if encodes { state.queue.take_encoder() } else { None };
             let (batches, answers) = state.queue.take();
-            (batches, answers, encoder)
+            (batches, answers, encoder, state.queue.take_search())
         };
         store.changed.notify_all();
-        if batches.is_empty() && answers.is_empty() && encoder.is_none() {
+        if batches.is_empty() && answers.is_empty() && encoder.is_none() && search.is_none() {
             break;
         }
         for (purpose, ios) in batches {
             submit(store, purpose, ios);
         }
         answers.into_iter().for_each(|deliver| deliver());
+        if let Some(search) = search {
+            let parts = search.run();
+            store.state.lock().cleaner.planned(parts);
+        }
         if let Some(encoder) = encoder {
             chain_pages = chain_pages.saturating_sub(1);
             submit(store, IoPurpose::ChainPage, encode_chain_page(store, encoder));
@@ -57,8 +66,13 @@ pub(crate) fn pump(store: &Arc<StoreCore>) {
 fn submit(store: &Arc<StoreCore>, purpose: IoPurpose, ios: Vec<Io>) {
     let inner = Arc::clone(store);
     store.device.submit(ios).on_complete(move |done: Vec<IoDone>| {
-        let result = done.into_iter().try_for_each(|done| done.result);
-        completed(&inner, purpose, result);
+        match purpose {
+            IoPurpose::MoveRead(read) => batch_read(&inner, *read, done),
+            purpose => {
+                let result = done.into_iter().try_for_each(|done| done.result);
+                completed(&inner, purpose, result);
+            }
+        }
         pump(&inner);
     });
 }
@@ -90,7 +104,7 @@ fn completed(store: &StoreCore, purpose: IoPurpose, result: Result<(), DeviceErr
             tracing::warn!(%error, "unused space was not discarded");
         }
         let epoch = state.commit.open_epoch();
-        state.space.placement_mut().discarded(run, result.is_ok(), epoch);
+        state.space.discarded(run, result.is_ok(), epoch, store.load());
         return;
     }
     if let Err(error) = result {
@@ -109,7 +123,15 @@ fn completed(store: &StoreCore, purpose: IoPurpose, result: Result<(), DeviceErr
             state.commit.end_write(epoch, &[], 0);
             if is_sound {
                 state.space.placement_mut().journal_mut().header_written(epoch);
+                if store.shape.broken.by(StoreFlaw::HeaderNotFlushed) {
+                    state.space.placement_mut().flushed(epoch);
+                }
             }
+        }
+        IoPurpose::Zeros { run } if is_sound => {
+            state.space.placement_mut().journal_mut().zeros_written(run);
+            // The checkpoint lists one more written zone.
+            state.update_checkpoint_reserve();
         }
         IoPurpose::Record { group, epoch, at } => {
             state.commit.end_record(epoch, at);
@@ -127,11 +149,22 @@ fn completed(store: &StoreCore, purpose: IoPurpose, result: Result<(), DeviceErr
             let flushed = state.commit.end_flush(epoch);
             state.space.placement_mut().flushed(flushed);
             state.streams.flushed(flushed);
+            state.inline.flushed(flushed);
         }
+        IoPurpose::MoveWrite { epoch, copy } => {
+            state.commit.end_write(epoch, &[copy.to], store.shape.byte(copy.to.pages.into()));
+            if is_sound {
+                copy_written(&mut state, *copy);
+            }
+        }
+        IoPurpose::Placing { pin } if is_sound => batch_placed(&mut state, pin),
         IoPurpose::ChainPage if is_sound => chain_page_written(&mut state),
         IoPurpose::Superblock if is_sound => superblock_written(store, &mut state),
         IoPurpose::Discard { .. }
+        | IoPurpose::Zeros { .. }
         | IoPurpose::Flush { .. }
+        | IoPurpose::MoveRead(_)
+        | IoPurpose::Placing { .. }
         | IoPurpose::ChainPage
         | IoPurpose::Superblock => {}
     }

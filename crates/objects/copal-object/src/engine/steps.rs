@@ -11,6 +11,7 @@
 use crate::{
     StoreError,
     checkpoint::{after_close, step_checkpoint},
+    engine::{cleaner::step_cleaner, inline_batch::place_inline},
     flaw::StoreFlaw,
     format::run::PageRun,
     state::{StoreCore, StoreShape, StoreState, commit::ClosedRecord, queue::IoPurpose},
@@ -24,17 +25,27 @@ pub(crate) fn advance(store: &StoreCore, state: &mut StoreState) {
         return;
     }
     loop {
-        let mut progress = want_flushes(store, state);
-        progress |= write_segment_header(store, state);
-        progress |= may_close_group(store, state) && close_group(store, state);
-        progress |= step_checkpoint(store, state);
-        progress |= state.commit.start_flush();
-        progress |= submit_flush(state);
-        if !progress {
+        while advance_commits(store, state) {}
+        free_and_answer(store, state);
+        // The cleaner goes on once its victims have left the quarantine.
+        if !step_cleaner(store, state, close_group) {
             break;
         }
     }
-    free_and_answer(store, state);
+}
+
+/// Takes one step each of groups, checkpoint, cleaner and flushes; `false`: none was possible.
+fn advance_commits(store: &StoreCore, state: &mut StoreState) -> bool {
+    let mut progress = want_flushes(store, state);
+    progress |= write_zeros(store, state);
+    progress |= write_segment_header(store, state);
+    progress |= may_close_group(store, state) && close_group(store, state);
+    progress |= step_checkpoint(store, state);
+    progress |= place_inline(store, state);
+    progress |= step_cleaner(store, state, close_group);
+    progress |= state.commit.start_flush();
+    progress |= submit_flush(state);
+    progress
 }
 
 fn may_close_group(store: &StoreCore, state: &StoreState) -> bool {
@@ -50,6 +61,23 @@ fn write_segment_header(store: &StoreCore, state: &mut StoreState) -> bool {
     let epoch = state.commit.begin_write(&[], 0);
     let io = store.write_io(run.at, page, IoClass::Foreground);
     state.queue.submit(IoPurpose::SegmentHeader { epoch }, vec![io]);
+    true
+}
+
+/// Fills a part of a segment in which records will lie. Recovery reads pages that look free until it has mounted.
+fn write_zeros(store: &StoreCore, state: &mut StoreState) -> bool {
+    if !state.checkpoint.is_mounted() || state.writable().is_err() {
+        return false;
+    }
+    let Some(run) = state.space.placement_mut().journal_mut().take_zeros() else {
+        return false;
+    };
+    let kind = IoKind::WriteZeroes(store.shape.byte(run.pages.into()));
+    let io = Io { at: store.shape.byte(run.at), kind, class: IoClass::Background };
+    state.queue.submit(IoPurpose::Zeros { run }, vec![io]);
+    if store.shape.broken.by(StoreFlaw::ZerosNotAwaited) {
+        state.space.placement_mut().journal_mut().zeros_written(run);
+    }
     true
 }
 
@@ -149,6 +177,22 @@ pub(crate) fn give_back(store: &StoreCore, state: &mut StoreState) {
     for run in state.space.placement_mut().take_discardable() {
         let io = discard_io(&store.shape, run);
         state.queue.submit(IoPurpose::Discard { run }, vec![io]);
+    }
+    discard_free_space(store, state);
+}
+
+/// Queues a discard of free space, if one is due. Recovery reads pages that look free until it has mounted.
+fn discard_free_space(store: &StoreCore, state: &mut StoreState) {
+    if !state.space.discards().is_due() || !state.checkpoint.is_mounted() || state.writable().is_err() {
+        return;
+    }
+    if let Some(run) = state.space.begin_discard(store.load()) {
+        let io = discard_io(&store.shape, run);
+        state.queue.submit(IoPurpose::Discard { run }, vec![io]);
+        if store.shape.broken.by(StoreFlaw::DiscardReleasedFirst) {
+            let load = store.load();
+            state.space.discarded(run, true, 0, load);
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Checkpoint: all tables as of one record, as a chain of pages of up to 64 KiB.
 //!
-//! Format: docs/formats/object-checkpoint.md v4
+//! Format: docs/formats/object-checkpoint.md v5
 //! Invariants
 //! - Each page holds both places, length and hash of the next; the superblock holds those of the first. A
 //!   lost or misdirected write has a valid sum of its own and is caught only by its parent.
@@ -17,7 +17,13 @@ pub(crate) const HEAD_LEN: usize = ENVELOPE_LEN + LINKS_LEN;
 const FORMAT: Format =
     Format { magic: *b"COPALCKP", name: "checkpoint page", oldest: 1, version: VERSION, known_flags: 0 };
 /// Version that is written.
-pub(crate) const VERSION: u16 = 4;
+pub(crate) const VERSION: u16 = 5;
+/// First version with places and longest frames of streams.
+pub(crate) const NAMES_FRAMES: u16 = 4;
+/// First version whose objects may have sums over the hashes of pages.
+pub(crate) const HASHES_PAGES: u16 = 5;
+/// First version behind which records may have inline data.
+pub(crate) const INLINE_DATA: u16 = 5;
 
 /// Places, length and hash of a chain page, kept in its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

@@ -2,9 +2,11 @@
 //!
 //! Format: docs/formats/object-frame.md v1
 //! Invariants
-//! - The sum covers the whole pages, header and padding included.
+//! - The sum covers the whole pages, header and padding included. It is over hashes: a CRC32C of the bytes alone is the
+//!   same for payloads that end with their own CRC32C, so that old pages behind the first one could pass for new ones.
 //! - A frame counts only where the stream expects its number under the incarnation of that space.
 
+use super::{hash64, sum_rule::SumRule};
 use copal_codec::{DecodeError, Put, Reader, crc32c};
 
 /// Bytes before the payload.
@@ -13,6 +15,8 @@ pub(crate) const HEADER_LEN: usize = 64;
 pub(crate) const FRAME_BYTES_MAX: usize = 1 << 20;
 const MAGIC: u32 = 0x4d46_5043; // "CPFM"
 const SUM_AT: usize = 4;
+/// Rule of the sum: CRC32C over the XXH3-64 of the header and that of all behind it. 0: CRC32C of the bytes.
+const SUM_OF_HASHES: u32 = 1;
 
 /// Header of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +28,7 @@ pub(crate) struct FrameHeader {
     pub(crate) flushed_frame: u64,
     /// The frame counts only if the commit with this position survives; 0: always.
     pub(crate) after: u64,
+    pub(crate) rule: SumRule,
 }
 
 /// Reason why bytes are not a frame.
@@ -74,12 +79,13 @@ pub(crate) fn encode(header: &FrameHeader, payload: &[u8], out: &mut [u8]) {
     head.put_u64(header.flushed_frame);
     head.put_u64(header.after);
     head.put_u32(payload.len() as u32);
-    head.put_zeros(20); // flags, reserved
+    head.put_u32(if header.rule == SumRule::Crc32c { 0 } else { SUM_OF_HASHES });
+    head.put_zeros(16);
     debug_assert_eq!(head.len(), HEADER_LEN);
     out[..HEADER_LEN].copy_from_slice(&head);
     out[HEADER_LEN..used].copy_from_slice(payload);
     out[used..].fill(0);
-    let sum = crc32c(0, out);
+    let sum = sum_of(header.rule, out);
     out[SUM_AT..SUM_AT + 4].copy_from_slice(&sum.to_le_bytes());
 }
 
@@ -90,14 +96,21 @@ pub(crate) fn claimed(bytes: &[u8]) -> Result<(FrameHeader, usize), FrameError> 
         return Err(FrameError::Magic);
     }
     input.bytes(4)?;
-    let header = FrameHeader {
-        incarnation: input.u64()?,
-        frame: input.u64()?,
-        flushed_frame: input.u64()?,
-        after: input.u64()?,
-    };
+    let (incarnation, frame) = (input.u64()?, input.u64()?);
+    let (flushed_frame, after) = (input.u64()?, input.u64()?);
     let payload = input.u32()? as usize;
-    input.zeros(20)?;
+    let at = input.position();
+    let rule = match input.u32()? {
+        0 => SumRule::Crc32c,
+        SUM_OF_HASHES => SumRule::Hashes,
+        kind => {
+            return Err(
+                DecodeError::UnknownKind { at, kind: kind.into(), newest: SUM_OF_HASHES.into() }.into()
+            );
+        }
+    };
+    input.zeros(16)?;
+    let header = FrameHeader { incarnation, frame, flushed_frame, after, rule };
     if payload > FRAME_BYTES_MAX - HEADER_LEN {
         return Err(FrameError::Length);
     }
@@ -110,11 +123,22 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<(FrameHeader, usize), FrameError> {
     if HEADER_LEN + payload > bytes.len() {
         return Err(FrameError::Length);
     }
-    let (before, rest) = bytes.split_at(SUM_AT);
-    let stored = Reader::new(rest).u32()?;
-    let computed = crc32c(crc32c(crc32c(0, before), &[0; 4]), &rest[4..]);
-    if stored != computed {
+    let stored = Reader::new(&bytes[SUM_AT..]).u32()?;
+    if stored != sum_of(header.rule, bytes) {
         return Err(FrameError::Sum);
     }
     Ok((header, payload))
+}
+
+/// Sum of the whole pages of a frame, with zeros in its place.
+fn sum_of(rule: SumRule, bytes: &[u8]) -> u32 {
+    let (before, rest) = bytes.split_at(HEADER_LEN);
+    let mut head = [0; HEADER_LEN];
+    head.copy_from_slice(before);
+    head[SUM_AT..SUM_AT + 4].fill(0);
+    let parts = [&head, rest];
+    parts.iter().fold(0, |sum, part| match rule {
+        SumRule::Crc32c => crc32c(sum, part),
+        SumRule::Hashes => crc32c(sum, &hash64(part).to_le_bytes()),
+    })
 }

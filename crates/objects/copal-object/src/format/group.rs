@@ -27,7 +27,7 @@ pub(crate) struct GroupHeader {
     pub(crate) at: u64,
     /// Pages of data behind the first page.
     pub(crate) data_pages: u32,
-    /// CRC32C of these.
+    /// Their sum, by [`SumRule::Hashes`](super::sum_rule::SumRule).
     pub(crate) data_sum: u32,
 }
 

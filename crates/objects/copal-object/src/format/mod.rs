@@ -11,10 +11,13 @@
 pub(crate) mod checkpoint;
 pub(crate) mod frame;
 pub(crate) mod group;
+pub(crate) mod moved_part;
 pub(crate) mod ops;
 pub(crate) mod record;
 pub(crate) mod run;
+pub(crate) mod scrub_place;
 pub(crate) mod segment;
+pub(crate) mod sum_rule;
 pub(crate) mod superblock;
 
 use xxhash_rust::xxh3;

@@ -2,7 +2,15 @@
 //!
 //! Format: docs/formats/object-record.md v1
 
-use crate::{CreateOptions, ObjectKind, ObjectLifetime, ReadCheck, format::run::PageRun};
+use crate::{
+    CreateOptions, ObjectKind, ObjectLifetime, ReadCheck,
+    format::{
+        moved_part::MovedPart,
+        run::{PageRun, put_run, take_run},
+        sum_rule::SumRule,
+    },
+};
+use bytes::Bytes;
 use copal_codec::{DecodeError, Put, Reader};
 
 /// One step from one state of the tables to the next.
@@ -12,12 +20,14 @@ pub(crate) enum RecordOp {
         id: u64,
         what: ObjectTraits,
     },
-    /// Pages `at..` of the object are now at `run`; one sum per unit. `epoch` 0: the record's own.
+    /// Pages `at..` of the object are now at `run`; one sum per unit, by the rule of the
+    /// object. `epoch` 0: the record's own.
     Map {
         id: u64,
         at: u64,
         run: PageRun,
         epoch: u64,
+        rule: SumRule,
         sums: Vec<u32>,
     },
     /// A sealed object: data pages, then its sum trailer, whose hash is here.
@@ -71,6 +81,11 @@ pub(crate) enum RecordOp {
         id: u64,
         upto: u64,
     },
+    /// The stream ends before frame `cut.from`.
+    StreamTruncate {
+        id: u64,
+        cut: TailCut,
+    },
     /// The record counts only if this frame survives.
     Dep {
         id: u64,
@@ -92,6 +107,23 @@ pub(crate) enum RecordOp {
     /// Durable frames with the place of the last one, and the longest frame from now on.
     Frames {
         streams: Vec<StreamFrames>,
+    },
+    /// Bytes of the pages of `run`, which a `Map` of the same record names. They may not be at their place (`cow`
+    /// backend).
+    Inline {
+        run: PageRun,
+        bytes: Bytes,
+    },
+    /// The inline pages of all records whose last commit is not above `upto` are at their places.
+    InlinePlaced {
+        upto: u64,
+    },
+    /// Pages of objects and streams are now in `to`, whose pages have the sum `sum` (`log` backend).
+    Move {
+        to: PageRun,
+        sum: u32,
+        epoch: u64,
+        parts: Vec<MovedPart>,
     },
 }
 
@@ -148,12 +180,24 @@ pub(crate) struct StreamCut {
     pub(crate) incarnation: u64,
 }
 
+/// Place at which a stream is cut. Its frames from `from` on are gone, and frame `from` is the next one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TailCut {
+    pub(crate) from: u64,
+    /// Pages that stay of the piece with frame `from`.
+    pub(crate) kept: u32,
+    /// Pages of the last piece that frames may have used. Those behind it become a piece of their own.
+    pub(crate) used: u32,
+    pub(crate) incarnation: u64,
+}
+
 /// `CreateOptions` as stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ObjectTraits {
     pub(crate) kind: ObjectKind,
     pub(crate) lifetime: ObjectLifetime,
     pub(crate) check: ReadCheck,
+    pub(crate) sums: SumRule,
     /// log2 of the expected size, rounded up; 0 when unknown.
     pub(crate) expected_log2: u8,
     pub(crate) label: [u8; 16],
@@ -161,15 +205,20 @@ pub(crate) struct ObjectTraits {
 
 /// Bytes of an object's traits.
 pub(crate) const TRAITS_LEN: u64 = 20;
+/// Bits of the byte of checks.
+const CHECK_CALLER: u8 = 1;
+const SUM_HASHES: u8 = 2;
 
 impl ObjectTraits {
-    pub(crate) fn of(opts: &CreateOptions) -> ObjectTraits {
+    /// `sums`: the rule that the store uses for new objects.
+    pub(crate) fn of(opts: &CreateOptions, sums: SumRule) -> ObjectTraits {
         let expected = opts.expected_bytes;
         let expected_log2 = if expected < 2 { 0 } else { (64 - (expected - 1).leading_zeros()) as u8 };
         ObjectTraits {
             kind: opts.kind,
             lifetime: opts.lifetime,
             check: opts.check,
+            sums,
             expected_log2,
             label: opts.label,
         }
@@ -186,10 +235,15 @@ impl ObjectTraits {
             ObjectLifetime::Medium => 1,
             ObjectLifetime::Long => 2,
         });
-        out.put_u8(match self.check {
+        let check = match self.check {
             ReadCheck::Pages => 0,
-            ReadCheck::Caller => 1,
-        });
+            ReadCheck::Caller => CHECK_CALLER,
+        };
+        let sums = match self.sums {
+            SumRule::Crc32c => 0,
+            SumRule::Hashes => SUM_HASHES,
+        };
+        out.put_u8(check | sums);
         out.put_u8(self.expected_log2);
         out.put_bytes(&self.label);
     }
@@ -212,9 +266,11 @@ impl ObjectTraits {
             1 => ObjectLifetime::Medium,
             _ => ObjectLifetime::Long,
         };
-        let check = if known(input.u8()?, 1)? == 0 { ReadCheck::Pages } else { ReadCheck::Caller };
+        let sums = known(input.u8()?, CHECK_CALLER | SUM_HASHES)?;
+        let check = if sums & CHECK_CALLER == 0 { ReadCheck::Pages } else { ReadCheck::Caller };
+        let sums = if sums & SUM_HASHES == 0 { SumRule::Crc32c } else { SumRule::Hashes };
         let expected_log2 = known(input.u8()?, 64)?;
-        Ok(ObjectTraits { kind, lifetime, check, expected_log2, label: input.array()? })
+        Ok(ObjectTraits { kind, lifetime, check, sums, expected_log2, label: input.array()? })
     }
 }
 
@@ -235,6 +291,11 @@ const MOUNT: u8 = 14;
 const GROW: u8 = 15;
 const FRAMES: u8 = 16;
 const STREAM_FRAME: u8 = 17;
+const MOVE: u8 = 18;
+const STREAM_TRUNCATE: u8 = 19;
+const MAP_HASHED: u8 = 20;
+const INLINE: u8 = 21;
+const INLINE_PLACED: u8 = 22;
 
 impl RecordOp {
     /// Appends the operation: one byte of kind, then its fields.
@@ -244,8 +305,9 @@ impl RecordOp {
                 put_words(out, CREATE, &[*id]);
                 what.put(out);
             }
-            RecordOp::Map { id, at, run, epoch, sums } => {
-                put_words(out, MAP, &[*id, *at]);
+            RecordOp::Map { id, at, run, epoch, rule, sums } => {
+                let kind = if *rule == SumRule::Crc32c { MAP } else { MAP_HASHED };
+                put_words(out, kind, &[*id, *at]);
                 put_run(out, *run);
                 out.put_u64(*epoch);
                 put_list(out, sums, |out, &sum| out.put_u32(sum));
@@ -280,6 +342,12 @@ impl RecordOp {
                 out.put_u64(*frame);
             }
             RecordOp::StreamTrim { id, upto } => put_words(out, STREAM_TRIM, &[*id, *upto]),
+            RecordOp::StreamTruncate { id, cut } => {
+                put_words(out, STREAM_TRUNCATE, &[*id, cut.from]);
+                out.put_u32(cut.kept);
+                out.put_u32(cut.used);
+                out.put_u64(cut.incarnation);
+            }
             RecordOp::Dep { id, frame } => put_words(out, DEP, &[*id, *frame]),
             RecordOp::Durable { streams } => {
                 out.put_u8(DURABLE);
@@ -297,6 +365,20 @@ impl RecordOp {
                 out.put_u8(FRAMES);
                 put_list(out, streams, put_frames);
             }
+            RecordOp::Inline { run, bytes } => {
+                out.put_u8(INLINE);
+                put_run(out, *run);
+                out.put_u32(bytes.len() as u32);
+                out.put_bytes(bytes);
+            }
+            RecordOp::InlinePlaced { upto } => put_words(out, INLINE_PLACED, &[*upto]),
+            RecordOp::Move { to, sum, epoch, parts } => {
+                out.put_u8(MOVE);
+                put_run(out, *to);
+                out.put_u32(*sum);
+                out.put_u64(*epoch);
+                put_list(out, parts, |out, part| part.put(out));
+            }
         }
     }
 
@@ -305,11 +387,12 @@ impl RecordOp {
         let at = input.position();
         Ok(match input.u8()? {
             CREATE => RecordOp::Create { id: input.u64()?, what: ObjectTraits::take(input)? },
-            MAP => RecordOp::Map {
+            kind @ (MAP | MAP_HASHED) => RecordOp::Map {
                 id: input.u64()?,
                 at: input.u64()?,
                 run: take_run(input)?,
                 epoch: input.u64()?,
+                rule: if kind == MAP { SumRule::Crc32c } else { SumRule::Hashes },
                 sums: take_list(input, 4, Reader::u32)?,
             },
             PUBLISH => RecordOp::Publish {
@@ -335,6 +418,7 @@ impl RecordOp {
                 incarnation: input.u64()?,
             },
             STREAM_TRIM => RecordOp::StreamTrim { id: input.u64()?, upto: input.u64()? },
+            STREAM_TRUNCATE => RecordOp::StreamTruncate { id: input.u64()?, cut: take_tail_cut(input)? },
             DEP => RecordOp::Dep { id: input.u64()?, frame: input.u64()? },
             DURABLE => {
                 RecordOp::Durable { streams: take_list(input, 16, |input| Ok((input.u64()?, input.u64()?)))? }
@@ -345,37 +429,30 @@ impl RecordOp {
             STREAM_FRAME => {
                 RecordOp::StreamFrame { id: input.u64()?, run: take_run(input)?, frame: input.u64()? }
             }
+            INLINE => {
+                let run = take_run(input)?;
+                let len = input.u32()? as usize;
+                RecordOp::Inline { run, bytes: Bytes::copy_from_slice(input.bytes(len)?) }
+            }
+            INLINE_PLACED => RecordOp::InlinePlaced { upto: input.u64()? },
+            MOVE => RecordOp::Move {
+                to: take_run(input)?,
+                sum: input.u32()?,
+                epoch: input.u64()?,
+                parts: take_list(input, MovedPart::LEN, MovedPart::take)?,
+            },
             unknown => return Err(unknown_op(at, unknown)),
         })
     }
 }
 
 fn unknown_op(at: usize, kind: u8) -> DecodeError {
-    DecodeError::UnknownKind { at, kind: kind.into(), newest: STREAM_FRAME.into() }
+    DecodeError::UnknownKind { at, kind: kind.into(), newest: INLINE_PLACED.into() }
 }
 
 fn put_words(out: &mut Vec<u8>, kind: u8, words: &[u64]) {
     out.put_u8(kind);
     words.iter().for_each(|&word| out.put_u64(word));
-}
-
-/// Bytes of a run.
-pub(crate) const RUN_LEN: u64 = 12;
-
-pub(crate) fn put_run(out: &mut impl Put, run: PageRun) {
-    out.put_u64(run.at);
-    out.put_u32(run.pages);
-}
-
-/// A run of at least one page whose end does not overflow.
-pub(crate) fn take_run(input: &mut Reader<'_>) -> Result<PageRun, DecodeError> {
-    let at = input.position();
-    let run = PageRun::new(input.u64()?, input.u32()?);
-    if run.pages == 0 || run.at >= 1 << 48 {
-        let what = "run, of at least one page below 2^48,";
-        return Err(DecodeError::Invalid { at, what });
-    }
-    Ok(run)
 }
 
 fn put_cut(out: &mut Vec<u8>, cut: &StreamCut) {
@@ -396,6 +473,12 @@ fn take_frames(input: &mut Reader<'_>) -> Result<StreamFrames, DecodeError> {
     Ok(StreamFrames { id: input.u64()?, durable: DurableFrames::take(input)?, pages_max: input.u32()? })
 }
 
+/// Most pages of the record of a mount that cuts at most so many streams.
+pub(crate) fn mount_pages_max(streams: usize, page_bytes: usize) -> u32 {
+    let ops_bytes = 1 + 8 + 4 + streams * 32;
+    1 + ops_bytes.div_ceil(page_bytes) as u32
+}
+
 fn take_cut(input: &mut Reader<'_>) -> Result<StreamCut, DecodeError> {
     Ok(StreamCut {
         id: input.u64()?,
@@ -404,6 +487,10 @@ fn take_cut(input: &mut Reader<'_>) -> Result<StreamCut, DecodeError> {
         next: input.u64()?,
         incarnation: input.u64()?,
     })
+}
+
+fn take_tail_cut(input: &mut Reader<'_>) -> Result<TailCut, DecodeError> {
+    Ok(TailCut { from: input.u64()?, kept: input.u32()?, used: input.u32()?, incarnation: input.u64()? })
 }
 
 /// A u32 count and that many items.

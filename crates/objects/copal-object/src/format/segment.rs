@@ -7,6 +7,8 @@
 use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, EnvelopeError, Format, NotZeroPadding, Put, Reader};
 
 const BODY_LEN: usize = 48;
+/// More segments than any store ever passes through.
+const NUMBER_MAX: u64 = 1 << 60;
 const FORMAT: Format =
     Format { magic: *b"COPALSEG", name: "segment header", oldest: 1, version: 1, known_flags: 0 };
 
@@ -23,6 +25,15 @@ pub(crate) struct SegmentHeader {
     pub(crate) next: u64,
 }
 
+/// Place of a segment in the chain of records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ChainSegment {
+    /// 0: records lie in no segments.
+    pub(crate) number: u64,
+    /// The segment after it.
+    pub(crate) next: u64,
+}
+
 /// Reason for refusing a segment header.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SegmentError {
@@ -32,6 +43,8 @@ pub(crate) enum SegmentError {
     Padding(#[from] NotZeroPadding),
     #[error(transparent)]
     Decode(#[from] DecodeError),
+    #[error("its number in the chain is impossible")]
+    Number,
 }
 
 impl SegmentHeader {
@@ -61,6 +74,9 @@ impl SegmentHeader {
         };
         input.zeros(16)?;
         input.finish()?;
+        if header.number > NUMBER_MAX {
+            return Err(SegmentError::Number);
+        }
         Ok(header)
     }
 }

@@ -1,10 +1,13 @@
 //! Golden bytes: the store writes and reads the examples of docs/formats. Arbitrary and damaged bytes never
 //! panic.
 
-use super::{checkpoint, frame, group, hash128, ops::*, record, segment::SegmentHeader, superblock::*};
+use super::{
+    checkpoint, frame, group, hash128, ops::*, record, scrub_place::ScrubPlace, segment::SegmentHeader,
+    sum_rule::SumRule, superblock::*,
+};
 use crate::{
     MkfsOptions, ObjectKind, ObjectLifetime, ReadCheck, Store,
-    format::run::PageRun,
+    format::{moved_part::MovedPart, run::PageRun},
     tables::{ObjectTables, OpEffect, snapshot},
 };
 use copal_codec::{DecodeError, Reader};
@@ -43,6 +46,7 @@ const SUPERBLOCK: &str = include_str!("../../../../../docs/formats/object-superb
 const RECORD: &str = include_str!("../../../../../docs/formats/object-record.md");
 const FRAME: &str = include_str!("../../../../../docs/formats/object-frame.md");
 const SEGMENT: &str = include_str!("../../../../../docs/formats/object-segment.md");
+const SCRUB_PLACE: &str = include_str!("../../../../../docs/formats/object-scrub-place.md");
 const CHECKPOINT: &str = include_str!("../../../../../docs/formats/object-checkpoint.md");
 
 fn superblock() -> Superblock {
@@ -72,6 +76,7 @@ fn traits(kind: ObjectKind) -> ObjectTraits {
         kind,
         lifetime: ObjectLifetime::Long,
         check: ReadCheck::Caller,
+        sums: SumRule::Hashes,
         expected_log2: 26,
         label: *b"value-log\0\0\0\0\0\0\0",
     }
@@ -96,7 +101,7 @@ fn all_ops() -> Vec<RecordOp> {
     let run = PageRun::new(3000, 2);
     vec![
         RecordOp::Create { id: 7, what: traits(ObjectKind::Plain) },
-        RecordOp::Map { id: 7, at: 0, run, epoch: 0, sums: vec![0xdead_beef] },
+        RecordOp::Map { id: 7, at: 0, run, epoch: 0, rule: SumRule::Hashes, sums: vec![0xdead_beef] },
         RecordOp::Publish {
             id: 8,
             what: traits(ObjectKind::Sealed),
@@ -113,7 +118,10 @@ fn all_ops() -> Vec<RecordOp> {
         RecordOp::Delete { id: 9 },
         RecordOp::StreamExtent { id: 10, run, first: 3, incarnation: 99 },
         RecordOp::StreamTrim { id: 10, upto: 3 },
+        RecordOp::StreamTruncate { id: 10, cut: TailCut { from: 3, kept: 0, used: 1, incarnation: 98 } },
         RecordOp::Dep { id: 10, frame: 2 },
+        RecordOp::Inline { run, bytes: vec![5; 4096].into() },
+        RecordOp::InlinePlaced { upto: 76 },
         RecordOp::Durable { streams: vec![(10, 3), (11, 0)] },
         RecordOp::Mount {
             mount: 12,
@@ -121,6 +129,15 @@ fn all_ops() -> Vec<RecordOp> {
         },
         RecordOp::Grow { pages: 1 << 20 },
         RecordOp::StreamFrame { id: 10, run, frame: 4 },
+        RecordOp::Move {
+            to: PageRun::new(5000, 3),
+            sum: 9,
+            epoch: 4,
+            parts: vec![
+                MovedPart { id: 7, at: 0, from: run, offset: 0 },
+                MovedPart { id: 8, at: 4, from: PageRun::new(3002, 1), offset: 2 },
+            ],
+        },
         RecordOp::Frames {
             streams: vec![
                 StreamFrames { id: 10, durable: DurableFrames { next: 3, last: Some(4) }, pages_max: 8 },
@@ -130,11 +147,30 @@ fn all_ops() -> Vec<RecordOp> {
     ]
 }
 
-/// The part of a document from its second hex example on.
-fn second_example(document: &str) -> String {
+#[test]
+fn the_place_of_a_scrub_is_encoded_as_documented() {
+    let place = ScrubPlace { page: 3000, damages: 1 };
+    assert_golden(&place.encode(), SCRUB_PLACE);
+    assert_eq!(ScrubPlace::decode(&place.encode()).unwrap(), place);
+}
+
+/// The part of a document from its hex example number `index` on.
+fn from_example(document: &str, index: usize) -> String {
     let begin = "```hex\n";
-    let at = document.match_indices(begin).nth(1).map_or(0, |(at, _)| at);
+    let at = document.match_indices(begin).nth(index).map_or(0, |(at, _)| at);
     document[at..].to_owned()
+}
+
+#[test]
+fn the_move_of_the_document_is_written_and_read() {
+    let parts = vec![
+        MovedPart { id: 7, at: 10, from: PageRun::new(3000, 3), offset: 0 },
+        MovedPart { id: 8, at: 4, from: PageRun::new(3100, 2), offset: 3 },
+    ];
+    let op = RecordOp::Move { to: PageRun::new(5000, 5), sum: 0xdead_beef, epoch: 9, parts };
+    let bytes = encoded(std::slice::from_ref(&op));
+    assert_golden(&bytes, &from_example(SEGMENT, 2));
+    assert_eq!(RecordOp::decode(&mut Reader::new(&bytes)).unwrap(), op);
 }
 
 #[test]
@@ -158,7 +194,7 @@ fn the_group_record_of_the_document_is_written_and_read() {
         group::GroupHeader { record: record_header(), at: 769, data_pages: 1, data_sum: 0xdead_beef };
     let mut first = vec![7; 4096];
     let hash = group::encode(&header, &encoded(&ops), &mut first, &mut []);
-    assert_golden(&first, &second_example(SEGMENT));
+    assert_golden(&first, &from_example(SEGMENT, 1));
     assert_eq!(group::claimed_shape(&first, 769, 2).unwrap().pages(), 2);
     assert!(group::claimed_shape(&first, 770, 2).is_err(), "a record in another place is none");
     assert!(group::claimed_shape(&first, 769, 1).is_err(), "it is longer than its place");
@@ -295,20 +331,61 @@ fn the_record_of_the_document_is_written_and_read() {
 }
 
 #[test]
-fn the_frame_of_the_document_is_written_and_read() {
-    let header =
-        frame::FrameHeader { incarnation: 0x9999_aaaa_bbbb_cccc, frame: 41, flushed_frame: 40, after: 78 };
+fn the_record_of_a_cut_stream_of_the_document_is_written_and_read() {
+    let cut = TailCut { from: 41, kept: 6, used: 9, incarnation: 0x9999_aaaa_bbbb_cccc };
+    let ops = [RecordOp::StreamTruncate { id: 10, cut }];
     let mut bytes = vec![0; 4096];
-    frame::encode(&header, b"put key value", &mut bytes);
-    assert_golden(&bytes, FRAME);
-    assert_eq!(frame::decode(&bytes).unwrap(), (header, 13));
+    record::encode(&record_header(), &encoded(&ops), &mut bytes);
+    assert_golden(&bytes, &from_example(RECORD, 1));
+    assert_eq!(record::decode(&bytes).unwrap().1, ops);
+}
+
+#[test]
+fn the_frames_of_the_document_are_written_and_read() {
+    for (index, rule) in [SumRule::Hashes, SumRule::Crc32c].into_iter().enumerate() {
+        let (incarnation, frame) = (0x9999_aaaa_bbbb_cccc, 41);
+        let header = frame::FrameHeader { incarnation, frame, flushed_frame: 40, after: 78, rule };
+        let mut bytes = vec![0; 4096];
+        frame::encode(&header, b"put key value", &mut bytes);
+        assert_golden(&bytes, &from_example(FRAME, index));
+        assert_eq!(frame::decode(&bytes).unwrap(), (header, 13));
+    }
+}
+
+// Symptom: after a power loss a frame of two pages with an old second page was valid. Cause: both second pages ended
+// with a CRC32C of their own, so the CRC32C of the frame was the same. Fix: frames are summed over hashes.
+#[test]
+fn a_frame_with_an_old_page_is_refused_if_both_pages_end_with_their_own_sum() {
+    let frame_with = |second: u8, rule| {
+        let mut payload = vec![1; 8192 - frame::HEADER_LEN];
+        let page = payload.len() - 4096;
+        payload[page..].fill(second);
+        let end = payload.len() - 4;
+        let sum = copal_codec::crc32c(0, &payload[page..end]);
+        payload[end..].copy_from_slice(&sum.to_le_bytes());
+        let header = frame::FrameHeader { incarnation: 1, frame: 2, flushed_frame: 2, after: 0, rule };
+        let mut bytes = vec![0; 8192];
+        frame::encode(&header, &payload, &mut bytes);
+        bytes
+    };
+    let mixed = |rule| [&frame_with(2, rule)[..4096], &frame_with(3, rule)[4096..]].concat();
+    assert!(frame::decode(&mixed(SumRule::Hashes)).is_err());
+    // The control: a sum of the bytes does not notice.
+    assert!(frame::decode(&mixed(SumRule::Crc32c)).is_ok());
 }
 
 fn example_tables() -> ObjectTables {
     let mut tables = ObjectTables::new(4096, 16_384);
     for op in [
         RecordOp::Create { id: 7, what: traits(ObjectKind::Plain) },
-        RecordOp::Map { id: 7, at: 0, run: PageRun::new(3000, 2), epoch: 0, sums: vec![0xdead_beef] },
+        RecordOp::Map {
+            id: 7,
+            at: 0,
+            run: PageRun::new(3000, 2),
+            epoch: 0,
+            rule: SumRule::Hashes,
+            sums: vec![0xdead_beef],
+        },
         RecordOp::Length { id: 7, len: 8192 },
         RecordOp::Create { id: 10, what: traits(ObjectKind::Stream) },
         RecordOp::StreamExtent { id: 10, run: PageRun::new(4096, 256), first: 0, incarnation: 99 },
@@ -325,6 +402,8 @@ fn example_position() -> snapshot::CheckpointPosition {
         next_seq: 9,
         journal_head: 8,
         epoch: 5,
+        mount_pages: 2,
+        segment: super::segment::ChainSegment { number: 3, next: 70 },
     }
 }
 
@@ -339,15 +418,15 @@ fn the_checkpoint_of_the_document_is_written_and_read() {
     let hash = checkpoint::encode_page(77, 0, &checkpoint::ChainLink::default(), &body, &mut page);
     assert_golden(&page, CHECKPOINT);
     let read = checkpoint::decode_page(&page, hash, 77, 0).unwrap();
-    assert_eq!((read.next, read.version), (checkpoint::ChainLink::default(), 4));
-    let found = snapshot::decode(read.part, 4096, 4).unwrap();
+    assert_eq!((read.next, read.version), (checkpoint::ChainLink::default(), 5));
+    let found = snapshot::decode(read.part, 4096, 5).unwrap();
     assert_eq!((found.position, found.zones), (position, vec![PageRun::new(2560, 4096)]));
     assert_eq!(found.hollow.first(), Some(&(8192..12_288)));
     let tables = found.tables;
     assert_eq!(tables.object(7).unwrap().map.sums_of(0, 16), [0xdead_beef]);
     let stream = tables.stream(10).unwrap();
     assert_eq!(stream.durable, DurableFrames { next: 3, last: Some(4) });
-    assert_eq!((stream.frame_pages_max, tables.names_frames), (7, true));
+    assert_eq!((stream.frame_pages_max, tables.names_frames()), (7, true));
 }
 
 /// The example of version 3: the same tables.
@@ -379,11 +458,18 @@ fn a_checkpoint_of_version_3_names_no_places_of_frames() {
     let read = checkpoint::decode_page(&page, hash128(&page), 77, 0).unwrap();
     assert_eq!(read.version, 3);
     let found = snapshot::decode(read.part, 4096, 3).unwrap();
-    assert_eq!(found.position, example_position());
+    assert_eq!(
+        found.position,
+        snapshot::CheckpointPosition {
+            mount_pages: 0,
+            segment: super::segment::ChainSegment::default(),
+            ..example_position()
+        }
+    );
     assert_eq!(found.hollow.first(), Some(&(8192..12_288)));
     let stream = found.tables.stream(10).unwrap();
     assert_eq!(stream.durable, DurableFrames { next: 3, last: None });
-    assert_eq!((stream.frame_pages_max, found.tables.names_frames), (256, false));
+    assert_eq!((stream.frame_pages_max, found.tables.names_frames()), (256, false));
     // Versions before have no list of hollow runs.
     let older = snapshot::decode(&read.part[..read.part.len() - 20], 4096, 2).unwrap();
     assert!(older.hollow.is_empty());
@@ -396,7 +482,7 @@ fn a_longest_frame_of_no_or_too_many_pages_is_any_frame() {
         let mut tables = example_tables();
         tables.stream_mut(10).unwrap().frame_pages_max = claimed;
         let body = snapshot::encode(&tables, &example_position(), &[], &[]);
-        let found = snapshot::decode(&body, 4096, 4).unwrap();
+        let found = snapshot::decode(&body, 4096, 5).unwrap();
         assert_eq!(found.tables.stream(10).unwrap().frame_pages_max, pages);
         let frames = StreamFrames { id: 10, durable: DurableFrames::default(), pages_max: claimed };
         let op = RecordOp::Frames { streams: vec![frames] };
@@ -432,7 +518,8 @@ fn every_flipped_byte_of_every_structure_is_refused() {
     let mut record_bytes = vec![0; 8192];
     record::encode(&record_header(), &encoded(&all_ops()), &mut record_bytes);
     let mut frame_bytes = vec![0; 8192];
-    let header = frame::FrameHeader { incarnation: 1, frame: 2, flushed_frame: 2, after: 0 };
+    let header =
+        frame::FrameHeader { incarnation: 1, frame: 2, flushed_frame: 2, after: 0, rule: SumRule::Hashes };
     frame::encode(&header, &[7; 4500], &mut frame_bytes);
     let superblock_bytes = superblock().encode(1);
     for at in 0..4096 {

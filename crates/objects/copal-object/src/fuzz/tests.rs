@@ -3,7 +3,8 @@
 use super::*;
 use crate::{
     ObjectLifetime,
-    format::ops::{DurableFrames, StreamCut, StreamFrames},
+    format::moved_part::MovedPart,
+    format::ops::{DurableFrames, StreamCut, StreamFrames, TailCut},
     tables::TableEntry,
 };
 
@@ -37,7 +38,7 @@ impl Operations {
             u64::MAX - 1,
             u64::MAX,
         ];
-        match self.below(16) {
+        match self.below(17) {
             0 => EDGES[self.below(EDGES.len() as u64) as usize],
             _ => self.below(fitting),
         }
@@ -55,11 +56,16 @@ impl Operations {
         PageRun::new(self.number(11_000).saturating_add(5100), pages)
     }
 
+    fn rule(&mut self) -> SumRule {
+        [SumRule::Crc32c, SumRule::Hashes][self.below(2) as usize]
+    }
+
     fn what(&mut self) -> ObjectTraits {
         ObjectTraits {
             kind: [ObjectKind::Plain, ObjectKind::Sealed, ObjectKind::Stream][self.below(3) as usize],
             lifetime: ObjectLifetime::Short,
             check: [ReadCheck::Pages, ReadCheck::Caller][self.below(2) as usize],
+            sums: self.rule(),
             expected_log2: 0,
             label: [0; 16],
         }
@@ -67,13 +73,20 @@ impl Operations {
 
     fn op(&mut self) -> RecordOp {
         let id = self.id();
-        match self.below(16) {
+        match self.below(20) {
             0 => RecordOp::Create { id, what: self.what() },
             1 => {
                 let run = self.run();
                 let unit = [1, 16][self.below(2) as usize];
                 let sums = run.pages.min(200).div_ceil(unit);
-                RecordOp::Map { id, at: self.number(80), run, epoch: 0, sums: (0..sums).collect() }
+                RecordOp::Map {
+                    id,
+                    at: self.number(80),
+                    run,
+                    epoch: 0,
+                    rule: self.rule(),
+                    sums: (0..sums).collect(),
+                }
             }
             2 => {
                 let runs: Vec<PageRun> = (0..self.below(3)).map(|_| self.run()).collect();
@@ -113,6 +126,27 @@ impl Operations {
                 let pages_max = self.number(300) as u32;
                 RecordOp::Frames { streams: vec![StreamFrames { id, durable, pages_max }] }
             }
+            15 => {
+                let (at, from) = (self.number(50), self.run());
+                let part = MovedPart { id, at, from, offset: self.number(3) as u32 };
+                let (to, second) = (self.run(), MovedPart { id: self.id(), ..part });
+                RecordOp::Move { to, sum: 7, epoch: 1, parts: vec![part, second] }
+            }
+            17 => {
+                let run = PageRun::new(self.number(11_000), 1 + self.below(2) as u32);
+                let len = if self.below(8) == 0 { 100 } else { run.pages as usize * PAGE_BYTES };
+                RecordOp::Inline { run, bytes: Bytes::from(vec![9; len]) }
+            }
+            18 => RecordOp::InlinePlaced { upto: self.number(9) },
+            16 => RecordOp::StreamTruncate {
+                id,
+                cut: TailCut {
+                    from: self.number(60),
+                    kept: self.number(300) as u32,
+                    used: self.number(300) as u32,
+                    incarnation: 7,
+                },
+            },
             _ => RecordOp::Grow { pages: self.number(40_000) },
         }
     }
@@ -167,4 +201,39 @@ fn operations_that_decode_fit_or_are_refused() {
         }
     }
     assert!(accepted > 1000, "only {accepted} histories fit");
+}
+
+/// The same in the first record of a store in segments, whose pages may also be those of heads and headers.
+#[test]
+fn operations_of_a_group_fit_or_are_refused() {
+    let mut accepted = 0;
+    for seed in 0..1500 {
+        let mut random = Operations::of(seed);
+        let mut bytes = vec![random.next() as u8];
+        RecordOp::Create { id: 1, what: random.what() }.encode(&mut bytes);
+        (0..random.below(4)).for_each(|_| random.op().encode(&mut bytes));
+        accepted += u32::from(segments::open_with_operations(&bytes));
+    }
+    assert!(accepted > 100, "only {accepted} records count");
+}
+
+/// The stores that the last decoders damage: without damage all of them is there.
+#[test]
+fn the_whole_store_is_whole() {
+    let (image, used) = whole_store();
+    assert!((20..250).contains(&used.len()), "{} pages", used.len());
+    let device = MemoryDevice::from_image(image.clone(), u64::MAX);
+    let (store, _) = Store::open(device, &OpenOptions::default()).unwrap();
+    assert_eq!(store.list(ObjectId(0), 9).len(), 3);
+    assert!(store.check(&CheckOptions { data: true, repair: false }).unwrap().is_clean());
+    let mut changed = 0;
+    for page in 0..=255 {
+        let (other, mut was, mut is) = (overwritten(whole_store(), &[page, 9, 0, 77]), [0], [0]);
+        for at in used {
+            image.read(at + 9, &mut was);
+            other.read(at + 9, &mut is);
+            changed += usize::from(was != is);
+        }
+    }
+    assert!(changed > 200, "{changed}");
 }

@@ -52,6 +52,24 @@ pub enum StoreError {
         /// The commit, for a frame.
         lsn: u64,
     },
+    /// A stream cannot end there: before its first kept frame, or behind its last one.
+    #[error("stream {} has frames {} to {} and cannot be cut at {given}", .id.0, .frames.start, .frames.end)]
+    FrameRange {
+        /// The stream.
+        id: ObjectId,
+        /// Its frames.
+        frames: Range<u64>,
+        /// The first frame that was to be cut.
+        given: u64,
+    },
+    /// The frame was cut off before it was acknowledged. If a crash takes the cut back, the frame may exist again.
+    #[error("frame {} of stream {} was cut off before it was acknowledged", .frame.0, .id.0)]
+    FrameCut {
+        /// The stream.
+        id: ObjectId,
+        /// The frame.
+        frame: FramePos,
+    },
     /// A frame for a stream whose space is in use as a raw extent.
     #[error("stream {} is in use as a raw extent and takes no frames", .0.0)]
     InUse(ObjectId),

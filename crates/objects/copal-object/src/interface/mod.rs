@@ -93,8 +93,7 @@ pub enum BackendKind {
     /// Free pages of a device or file, for SSDs.
     #[default]
     Cow,
-    /// Segments of a device or file, for disks that seek. It has no cleaner yet: a segment is free only when all its
-    /// pages are, so scattered deletes lead to an early `NoSpace`.
+    /// Segments of a device or file, for disks that seek.
     Log,
     /// Files of a directory.
     Hostfs,
@@ -129,6 +128,27 @@ pub struct MkfsOptions {
     pub profile: Option<DeviceProfile>,
 }
 
+/// Whether free space is discarded while the store is open, so that flash and thin devices can use it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum DiscardMode {
+    /// On block devices that take discards and do not turn.
+    Auto,
+    /// On every block device that takes discards.
+    On,
+    /// Never. While a chunk is discarded, new data goes elsewhere, so it lies less together.
+    #[default]
+    Off,
+}
+
+/// Discards of free space since a store was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreDiscards {
+    /// Free space is discarded.
+    pub is_on: bool,
+    /// Discards that the device refused. The first one was the last discard.
+    pub failed: u64,
+}
+
 /// Options for opening a store.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
@@ -145,6 +165,14 @@ pub struct OpenOptions {
     /// Largest distance in bytes at which two reads become one. Default: by kind of device, see
     /// [`Store::gap_bytes`](crate::Store::gap_bytes).
     pub gap_bytes: Option<u64>,
+    /// Whether small commits have their data in their record, and write it to its place later (`cow` only): up to 64 KiB
+    /// if no other commit waits, up to 16 KiB otherwise.
+    /// Such a commit takes one write instead of two, and its data is written twice. Default: on disks that turn, and on
+    /// those whose probe chose a log.
+    pub inline_data: Option<bool>,
+    /// Discards of free space. A store in a file or directory has none: [`Store::shrink`](crate::Store::shrink)
+    /// gives the space of a file back.
+    pub discard: DiscardMode,
 }
 
 /// Result of recovery.
@@ -199,6 +227,27 @@ pub struct StoreSpace {
     pub free_bytes: u64,
     /// Returned to the file system by `shrink`; usable again as long as the file system has space.
     pub hollow_bytes: u64,
+}
+
+/// Segments of a store with the `log` backend.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogSegments {
+    /// Size of one.
+    pub segment_bytes: u64,
+    /// Segments that can be used.
+    pub usable: u64,
+    /// Without owned bytes, and of no head.
+    pub free: u64,
+    /// With owned bytes, and of no head.
+    pub closed: u64,
+    /// Of the head for records and small data, with those that recovery reads.
+    pub commit_head: u64,
+    /// Of the head for long data.
+    pub data_head: u64,
+    /// Of the heads for checkpoints and their second copies.
+    pub checkpoint_heads: u64,
+    /// Of the head to which the cleaner moves pages.
+    pub survivor_head: u64,
 }
 
 /// Space that writes can still use.

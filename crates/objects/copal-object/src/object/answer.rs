@@ -5,7 +5,7 @@
 //! - An answer keeps at most [`KEPT_RATIO`] times its bytes in memory.
 
 use super::command::ReadPart;
-use crate::{ObjectId, StoreError};
+use crate::{ObjectId, StoreError, format::sum_rule::SumRule};
 use bytes::Bytes;
 use copal_device::AlignedBuf;
 use std::ops::Range;
@@ -18,6 +18,8 @@ pub(super) struct RangeAnswer {
     pub(super) id: ObjectId,
     /// Offset of the answer inside the object, and its bytes.
     start: u64,
+    /// Rule of the sums of its parts.
+    rule: SumRule,
     pub(super) len: usize,
     /// Wanted bytes that have not arrived.
     missing: usize,
@@ -38,11 +40,11 @@ enum AnswerState {
 
 impl RangeAnswer {
     /// The answer to `bytes` of an object, which arrives as `parts`.
-    pub(super) fn new(id: ObjectId, bytes: Range<u64>, parts: &[ReadPart]) -> RangeAnswer {
+    pub(super) fn new(id: ObjectId, bytes: Range<u64>, rule: SumRule, parts: &[ReadPart]) -> RangeAnswer {
         let len = (bytes.end - bytes.start) as usize;
         let missing = parts.iter().map(|part| part.wanted.len()).sum();
         let state = AnswerState::Empty { holes: missing < len };
-        RangeAnswer { id, start: bytes.start, len, missing, state }
+        RangeAnswer { id, start: bytes.start, rule, len, missing, state }
     }
 
     /// Whether all parts have arrived.
@@ -57,7 +59,7 @@ impl RangeAnswer {
         let bad = read
             .chunks(page_bytes)
             .zip(&part.sums)
-            .position(|(page, &sum)| copal_codec::crc32c(0, page) != sum);
+            .position(|(page, &sum)| self.rule.sum(0, page, page_bytes) != sum);
         if let Some(index) = bad {
             let from = part.object_at + (index * page_bytes) as u64;
             let range = from..from + page_bytes as u64;

@@ -42,7 +42,7 @@ impl ReadPart {
     }
 
     /// Cuts the part after `len` bytes, which are whole pages if it is verified.
-    fn split(mut self, len: usize, page_bytes: usize) -> (ReadPart, ReadPart) {
+    pub(super) fn split(mut self, len: usize, page_bytes: usize) -> (ReadPart, ReadPart) {
         let pages = if self.sums.is_empty() { 0 } else { len / page_bytes };
         let wanted = self.wanted.start.min(len)..self.wanted.end.min(len);
         let rest = ReadPart {

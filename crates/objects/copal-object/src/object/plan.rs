@@ -59,7 +59,8 @@ impl RangePlan {
         let end = range.end.min(object.len);
         let start = range.start.min(end);
         let parts = parts(store, number, object, start..end);
-        let answer = RangeAnswer::new(id, start..end, &parts);
+        let mut answer = RangeAnswer::new(id, start..end, object.what.sums, &parts);
+        let parts = from_memory(state, &mut answer, parts, store.shape.page_bytes);
         let page_bytes = store.shape.page_bytes;
         let published = object.trailer.as_deref().filter(|_| object.what.check == ReadCheck::Pages);
         let trailer = published.filter(|_| !parts.is_empty()).map(|&hash| {
@@ -115,6 +116,42 @@ impl RangePlan {
         }
         Ok(())
     }
+}
+
+/// Adds the parts that are not at their places yet; returns the others.
+fn from_memory(
+    state: &StoreState,
+    answer: &mut RangeAnswer,
+    parts: Vec<ReadPart>,
+    page_bytes: usize,
+) -> Vec<ReadPart> {
+    let mut left = Vec::with_capacity(parts.len());
+    for part in parts {
+        let run = part.pages(page_bytes);
+        if !state.inline.holds(run) && !state.space.placement().journal().holds(run) {
+            left.push(part);
+            continue;
+        }
+        let mut rest = Some(part);
+        while let Some(part) = rest.take() {
+            let page = part.at / page_bytes as u64;
+            let within = (part.at % page_bytes as u64) as usize;
+            let first = (page_bytes - within).min(part.len);
+            let part = match first < part.len {
+                true => {
+                    let (part, behind) = part.split(first, page_bytes);
+                    rest = Some(behind);
+                    part
+                }
+                false => part,
+            };
+            match state.waiting_page(page) {
+                Some(bytes) => answer.add(&part, &bytes, within, page_bytes),
+                None => left.push(part),
+            }
+        }
+    }
+    left
 }
 
 /// Address of the first byte of a range, to sort by; none if nothing is read for it.

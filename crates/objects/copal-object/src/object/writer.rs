@@ -18,7 +18,7 @@ use crate::{
         ops::{ObjectTraits, RecordOp},
         run::PageRun,
     },
-    object::sums::{placement_class, unit_sums},
+    object::placement_class::placement_class,
     resize::grow::make_available,
     space::home::PageHome,
     state::{StoreCore, commit::UNFLUSHED_BYTES_MAX},
@@ -41,9 +41,16 @@ pub struct StagedObject {
 }
 
 /// Pages that are freed on drop unless they were published.
-struct StagedSpace {
+pub(crate) struct StagedSpace {
     inner: Arc<StoreCore>,
     runs: Vec<PageRun>,
+}
+
+impl StagedSpace {
+    /// Owns `runs`, which are taken and counted as staged.
+    pub(crate) fn new(inner: &Arc<StoreCore>, runs: Vec<PageRun>) -> StagedSpace {
+        StagedSpace { inner: Arc::clone(inner), runs }
+    }
 }
 
 impl Drop for StagedSpace {
@@ -129,11 +136,12 @@ pub struct ObjectWriter {
 
 impl ObjectWriter {
     pub(crate) fn new(inner: &Arc<StoreCore>, id: ObjectId, opts: &CreateOptions) -> ObjectWriter {
-        let what = ObjectTraits { kind: ObjectKind::Sealed, ..ObjectTraits::of(opts) };
+        let rule = inner.state.lock().tables.sum_rule();
+        let what = ObjectTraits { kind: ObjectKind::Sealed, ..ObjectTraits::of(opts, rule) };
         let piece_bytes = inner.shape.io_pages() as usize * inner.shape.page_bytes;
         let unit_bytes = unit_pages(what.check, inner.shape.page_bytes) as usize * inner.shape.page_bytes;
         ObjectWriter {
-            space: StagedSpace { inner: Arc::clone(inner), runs: Vec::new() },
+            space: StagedSpace::new(inner, Vec::new()),
             id,
             what,
             class: placement_class(what.lifetime),
@@ -194,7 +202,7 @@ impl ObjectWriter {
         self.len == 0
     }
 
-    /// Writes the remaining bytes and the sums, and waits for all writes. An object of more than 128 MiB is
+    /// Writes the remaining bytes and the sums, and waits for all writes. An object of more than 112 MiB is
     /// flushed; others are not.
     /// # Errors
     /// As [`ObjectWriter::append`].
@@ -235,8 +243,8 @@ impl ObjectWriter {
         let filled = std::mem::take(&mut self.filled);
         buffer.set_len(filled.next_multiple_of(page_bytes));
         buffer[filled..].fill(0);
-        let unit = unit_pages(self.what.check, page_bytes) as usize;
-        self.sums.extend(unit_sums(&buffer, unit * page_bytes));
+        let unit = unit_pages(self.what.check, page_bytes);
+        self.sums.extend(self.what.sums.unit_sums(&buffer, unit, page_bytes));
         self.write_piece(buffer)
     }
 
@@ -250,7 +258,7 @@ impl ObjectWriter {
             state.writable()?;
             state.query_host_when_due();
             if pages <= state.space.available_pages() {
-                let home = PageHome { class: self.class, owner: self.id.0, in_group: false };
+                let home = PageHome { class: self.class, owner: self.id.0, in_group: false, is_frame: false };
                 match state.space.allocate(pages, home) {
                     Some(runs) => break runs,
                     // A directory has no number left for another file.

@@ -3,20 +3,23 @@
 use super::{JournalStart, OpenOverrides, StoreBackend, backend::EmptySpace};
 use crate::{
     OpenOptions, StoreOpenError,
-    backend::log::{CommitHead, LogPlacement, SegmentTable},
+    backend::log::{CommitHead, LogPlacement},
     checkpoint::CHAIN_PAGES_IN_FLIGHT,
     flaw::StoreFlaw,
     format::{checkpoint::CHAIN_PAGE_MAX, ops::DurableFrames},
     recovery::{self, RecoveredStore},
+    space::segment_table::SegmentTable,
     space::{
-        SpaceState, journal_place::JournalRing, placement::Placement, stream_extent_least,
-        stream_extent_smallest,
+        SpaceState, discards::SpaceDiscards, journal_place::JournalRing, placement::Placement,
+        stream_extent_least, stream_extent_smallest,
     },
     state::{
         StoreCore, StoreShape, StoreState,
         checkpoint::CheckpointState,
+        cleaner::CleanerState,
         commit::{CommitState, chain::RecordChain},
         fence::WriteFence,
+        inline_pages::{InlineLimits, InlinePages},
         owners::StoreOwners,
         pending_frames::PendingFrames,
         queue::WorkQueue,
@@ -25,9 +28,12 @@ use crate::{
     stream::walk::StreamEnd,
     tables::{chunks::EntryChunks, shared::SharedRuns},
 };
-use copal_device::{Device, Geometry, probe::DeviceProfile};
+use copal_device::{
+    Device, Geometry,
+    probe::{DeviceProfile, ProfileBackend},
+};
 use parking_lot::{Condvar, Mutex};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Entries of a chunk, in tests that want many of them.
 const SHORT_CHUNK_ENTRIES: usize = 4;
@@ -59,9 +65,17 @@ pub(super) fn assemble(
     let profile = profile(&recovered.superblock.profile);
     let of_profile = profile.as_ref().map(|profile| profile.gap_bytes);
     let gap_bytes = options.gap_bytes.or(of_profile).unwrap_or_else(|| gap_bytes(device.as_ref()));
+    let inline = tuning.inline.unwrap_or_else(|| inline_limits(options, device.as_ref(), profile.as_ref()));
     let depth = profile.as_ref().map_or(DEPTH_UNKNOWN, DeviceProfile::depth);
-    let shape = shape(&recovered, options, &tuning, device.geometry(), (gap_bytes, depth));
-    let mut state = state(recovered, space, tuning);
+    let shape = shape(&recovered, options, &tuning, device.geometry(), (gap_bytes, depth, inline.data_bytes));
+    let turns = shape.geometry.rotational || profile.is_some_and(|profile| profile.rotational);
+    let granule = space.free_granule();
+    let discards = match tuning.discard_pages {
+        Some(pages) => SpaceDiscards::unpaced(pages.max(granule)),
+        None if options.read_only => SpaceDiscards::default(),
+        None => SpaceDiscards::new(options.discard, &shape.geometry, turns, page_bytes, granule),
+    };
+    let mut state = state(recovered, space, discards, inline, tuning);
     state.update_checkpoint_reserve();
     let driver = device.driver();
     Ok(Arc::new(StoreCore {
@@ -72,6 +86,7 @@ pub(super) fn assemble(
         state: Mutex::new(state),
         changed: Condvar::new(),
         owners: StoreOwners::default(),
+        verified: OnceLock::new(),
     }))
 }
 
@@ -127,12 +142,27 @@ fn gap_bytes(device: &dyn Device) -> u64 {
     }
 }
 
+/// Data lies in records on disks whose probe chose a log, and on those that turn. Files count as flash unless they have
+/// a profile.
+fn inline_limits(
+    options: &OpenOptions,
+    device: &dyn Device,
+    profile: Option<&DeviceProfile>,
+) -> InlineLimits {
+    let geometry = device.geometry();
+    let is_slow = match profile {
+        Some(profile) => profile.backend == ProfileBackend::Log,
+        None => geometry.rotational && !geometry.gives_back,
+    };
+    if options.inline_data.unwrap_or(is_slow) { InlineLimits::FOR_DISKS } else { InlineLimits::default() }
+}
+
 fn shape(
     recovered: &RecoveredStore,
     options: &OpenOptions,
     tuning: &OpenOverrides,
     geometry: Geometry,
-    (gap_bytes, depth): (u64, usize),
+    (gap_bytes, depth, inline_bytes): (u64, usize, usize),
 ) -> StoreShape {
     let page_bytes = recovered.tables.page_bytes;
     StoreShape {
@@ -144,6 +174,7 @@ fn shape(
         geometry,
         gap_bytes,
         depth,
+        inline_bytes,
         stream_extent_pages: tuning.stream_extent_pages.unwrap_or_else(|| stream_extent_smallest(page_bytes)),
         broken: tuning.broken,
         eager: tuning.eager,
@@ -151,11 +182,18 @@ fn shape(
         gives_lowest: tuning.gives_lowest,
         chain_page_bytes: if tuning.short_chain_pages { page_bytes } else { CHAIN_PAGE_MAX },
         chain_pages_in_flight: if tuning.short_chain_pages { 1 } else { CHAIN_PAGES_IN_FLIGHT },
+        cleaner_trigger: tuning.cleaner_trigger,
     }
 }
 
 /// The state of an idle store: no command in flight, no waiter.
-fn state(recovered: RecoveredStore, space: Box<dyn Placement>, tuning: OpenOverrides) -> StoreState {
+fn state(
+    recovered: RecoveredStore,
+    space: Box<dyn Placement>,
+    discards: SpaceDiscards,
+    limits: InlineLimits,
+    tuning: OpenOverrides,
+) -> StoreState {
     let chain = chain(&recovered);
     let is_unnamed = |id, end: &StreamEnd| {
         recovered.tables.stream(id).is_some_and(|stream| end.next > stream.durable.next)
@@ -165,13 +203,20 @@ fn state(recovered: RecoveredStore, space: Box<dyn Placement>, tuning: OpenOverr
     let tails = recovered.ends.into_iter().map(|(id, end)| (id, tail(&end))).collect();
     let least_extent_pages =
         tuning.stream_extent_pages.unwrap_or_else(|| stream_extent_least(recovered.tables.page_bytes));
+    let mut inline = InlinePages::new(recovered.tables.page_bytes, limits.placing_bytes);
+    recovered.inline.iter().for_each(|(run, bytes, lsn)| {
+        inline.expect(*run, *lsn);
+        inline.fill(*run, bytes);
+    });
     let mounted = tuning.broken.by(StoreFlaw::NoMount);
     StoreState {
         tables: recovered.tables,
-        space: SpaceState::new(space, least_extent_pages),
+        space: SpaceState::new(space, least_extent_pages, discards),
         commit: CommitState::new(chain, recovered.epoch, recovered.last_lsn),
         streams: StreamState::new(tails, unnamed),
+        inline,
         checkpoint: CheckpointState::new(recovered.superblock, recovered.checkpoint_runs, mounted),
+        cleaner: CleanerState::default(),
         fence: WriteFence::default(),
         queue: WorkQueue::default(),
         entropy: tuning.entropy,

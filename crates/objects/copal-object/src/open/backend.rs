@@ -73,10 +73,19 @@ impl StoreBackend {
         tuning: &OpenOverrides,
     ) -> Result<EmptySpace, StoreOpenError> {
         match self {
-            StoreBackend::Device(_) => {
+            StoreBackend::Device(device) => {
                 let ring = match journal {
                     JournalStart::Ring(ring) => ring,
-                    JournalStart::Segments(placement) => {
+                    JournalStart::Segments(mut placement) => {
+                        if tuning.lowest_first {
+                            placement.place_low();
+                        }
+                        if tuning.data_apart {
+                            placement.place_data_apart();
+                        }
+                        if device.geometry().gives_back {
+                            placement.write_ahead();
+                        }
                         return Ok(EmptySpace { files: None, placement });
                     }
                 };

@@ -7,7 +7,7 @@ use crate::{
     OlderState, OpenOptions, StoreOpenError,
     flaw::BrokenRule,
     format::superblock::Superblock,
-    recovery::{self, RecoveredStore, RecoverySource},
+    recovery::{self, FoundSegments, RecoveredStore, RecoverySource},
 };
 use copal_device::Device;
 
@@ -53,7 +53,10 @@ pub(super) fn find(
     if lengths.cut_bytes() > 0 {
         // The checkpoint's copies need no check, since the checkpoint was read. Streams need none: their ends
         // were found, or this point is not reached.
-        let end = recovered.tables.objects_end().max(journal_end);
+        // Records may have gone on in a segment that is named and was cut off.
+        let segments_end = recovered.segments.as_ref().map_or(0, FoundSegments::end);
+        let segments_end = segments_end * u64::from(recovered.tables.segment_pages);
+        let end = recovered.tables.objects_end().max(journal_end).max(segments_end);
         if end * source.page_bytes as u64 > lengths.device_bytes && !source.salvage {
             return Err(lengths.truncated());
         }

@@ -1,6 +1,9 @@
 //! Overrides of an open store for tests; programs use [`OpenOverrides::default`].
 
-use crate::{flaw::BrokenRule, state::entropy::EntropySource};
+use crate::{
+    flaw::BrokenRule,
+    state::{cleaner::CleanerTrigger, entropy::EntropySource, inline_pages::InlineLimits},
+};
 
 /// Settings that tests change.
 #[derive(Clone, Debug)]
@@ -16,8 +19,14 @@ pub(crate) struct OpenOverrides {
     pub(crate) short_chain_pages: bool,
     /// Always allocate the lowest free pages, so that freed ones are reused soon.
     pub(crate) lowest_first: bool,
+    /// Discard free space in chunks of so many pages, on any device and without a pace.
+    pub(crate) discard_pages: Option<u64>,
     /// Shrinking frees the lowest pages and keeps none in addition, so that holes are used again soon.
     pub(crate) gives_lowest: bool,
+    /// No data lies in groups.
+    pub(crate) data_apart: bool,
+    pub(crate) cleaner_trigger: CleanerTrigger,
+    pub(crate) inline: Option<InlineLimits>,
 }
 
 impl Default for OpenOverrides {
@@ -30,7 +39,11 @@ impl Default for OpenOverrides {
             mount_by_checkpoint: false,
             short_chain_pages: false,
             lowest_first: false,
+            discard_pages: None,
             gives_lowest: false,
+            data_apart: false,
+            cleaner_trigger: CleanerTrigger::default(),
+            inline: None,
         }
     }
 }

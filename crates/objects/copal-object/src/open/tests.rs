@@ -10,10 +10,11 @@ use crate::{
         ops::RecordOp,
         record::{self, RecordHeader},
         run::PageRun,
+        segment::ChainSegment,
         superblock::Superblock,
     },
     recovery,
-    space::{SpaceState, allocator::PageAllocator, journal_place::JournalRing},
+    space::{SpaceState, allocator::PageAllocator, discards::SpaceDiscards, journal_place::JournalRing},
     tables::{
         ObjectTables,
         chain::{ChainEncoder, ChainPlace, encode_chain},
@@ -44,8 +45,15 @@ fn write_at(device: &dyn Device, at: u64, buf: AlignedBuf) {
 
 /// Makes the superblock name a checkpoint of an empty store of `pages` pages of `page_bytes`.
 fn with_checkpoint(device: &dyn Device, superblock: &mut Superblock, page_bytes: u32, pages: u64) {
-    let position =
-        CheckpointPosition { uuid: superblock.uuid, lsn: 0, next_seq: 1, journal_head: 0, epoch: 1 };
+    let position = CheckpointPosition {
+        uuid: superblock.uuid,
+        lsn: 0,
+        next_seq: 1,
+        journal_head: 0,
+        epoch: 1,
+        mount_pages: 0,
+        segment: ChainSegment::default(),
+    };
     let tables = ObjectTables::new(page_bytes as usize, pages);
     let parts = CheckpointParts::of(&tables, &position, &[], &[]);
     let place = vec![ChainPlace { run: PageRun::new(900, 1), copy: None }];
@@ -133,8 +141,11 @@ fn a_store_longer_than_its_device_is_truncated_not_damaged() {
 #[test]
 fn runs_that_no_store_has_are_not_walked() {
     let mut wanted = vec![PageRun::new(u64::MAX - 3, 9), PageRun::new(5, 2), PageRun::new(6, 3)];
-    let mut space =
-        SpaceState::new(Box::new(CowPlacement::new(PageAllocator::new(1000), JournalRing::default())), 16);
+    let mut space = SpaceState::new(
+        Box::new(CowPlacement::new(PageAllocator::new(1000), JournalRing::default())),
+        16,
+        SpaceDiscards::default(),
+    );
     assert!(space.take(PageRun::new(100, 50)));
     wanted.extend([PageRun::new(90, u32::MAX); 1000]);
     let held = hold(&mut space, None, &wanted).unwrap();
@@ -143,8 +154,11 @@ fn runs_that_no_store_has_are_not_walked() {
     held.iter().for_each(|&run| space.release(run));
     assert_eq!(space.free_pages(), 950);
 
-    let mut space =
-        SpaceState::new(Box::new(FilePlacement::new(FileSpace::new(4096, 1000), JournalRing::default())), 16);
+    let mut space = SpaceState::new(
+        Box::new(FilePlacement::new(FileSpace::new(4096, 1000), JournalRing::default())),
+        16,
+        SpaceDiscards::default(),
+    );
     let dir = tempfile::tempdir().unwrap();
     let files = HostFiles::create(&dir.path().join("store")).unwrap();
     for (file, pages) in [(0u64, 8), (6, 3)] {

@@ -69,7 +69,7 @@ pub(crate) struct WalkedJournal {
     pub(crate) flushed_epoch: u64,
     /// A missing record that a later one calls durable.
     pub(crate) lost_durable: Option<u64>,
-    pub(super) end_reason: Option<String>,
+    pub(crate) end_reason: Option<String>,
 }
 
 /// Walks the journal after a checkpoint.
@@ -91,6 +91,8 @@ struct JournalWalk<'a, 'w> {
     lsn: u64,
     mount: u64,
     flushed_epoch: u64,
+    /// Most pages of the next record. Only that of a mount follows the last checkpoint of a closed store.
+    next_pages: u64,
 }
 
 impl<'a, 'w> JournalWalk<'a, 'w> {
@@ -108,6 +110,10 @@ impl<'a, 'w> JournalWalk<'a, 'w> {
             lsn: position.lsn,
             mount: superblock.mount,
             flushed_epoch: position.epoch,
+            next_pages: match position.mount_pages {
+                0 => u64::MAX,
+                pages => pages.into(),
+            },
         }
     }
 
@@ -120,6 +126,7 @@ impl<'a, 'w> JournalWalk<'a, 'w> {
                 break;
             }
             self.position = record.end;
+            self.next_pages = u64::MAX;
             self.seq += 1;
             self.previous = record.hash;
             self.lsn = self.lsn.max(record.last_lsn());
@@ -138,7 +145,7 @@ impl<'a, 'w> JournalWalk<'a, 'w> {
     /// The record that continues the chain.
     fn next(&mut self) -> Result<Option<WalkedRecord>, StoreOpenError> {
         for start in self.window.starts(self.position)? {
-            if let Some((record, ops)) = record_at(self.window, start, u64::MAX)?
+            if let Some((record, ops)) = record_at(self.window, start, self.next_pages)?
                 && self.continues(&record.header, &ops)
             {
                 return Ok(Some(record));
@@ -170,8 +177,11 @@ impl<'a, 'w> JournalWalk<'a, 'w> {
     /// missing one durable, or by the next record if commits before it are missing. Any other later record
     /// shows a crash.
     fn find_later_records(&mut self) -> Result<(Option<u64>, bool), StoreOpenError> {
+        if self.is_segment_lost()? {
+            return Ok((Some(self.seq), true));
+        }
         let mut torn = false;
-        for range in self.window.second_starts(self.position)? {
+        for range in self.window.second_starts(self.position, self.next_pages)? {
             let mut at = range.start;
             while at < range.end {
                 let found = record_at(self.window, at, range.end - at)?;
@@ -190,6 +200,27 @@ impl<'a, 'w> JournalWalk<'a, 'w> {
             }
         }
         Ok((None, torn))
+    }
+
+    /// Whether the header of the next segment is damaged: it was durable before any record or header behind it
+    /// (OBJ-32).
+    fn is_segment_lost(&mut self) -> Result<bool, StoreOpenError> {
+        let source = self.window.source();
+        let Some(places) = self.window.segment_places() else { return Ok(false) };
+        let Some(headless) = places.headless(source, self.position)? else { return Ok(false) };
+        let range = places.first_places(headless);
+        if places.was_written(source, headless)? {
+            return Ok(true);
+        }
+        for at in range.clone() {
+            if let Some((WalkedRecord { header, .. }, _)) = record_at(self.window, at, range.end - at)?
+                && header.store == self.store
+                && header.seq >= self.seq
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }
 

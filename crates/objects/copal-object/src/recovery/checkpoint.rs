@@ -18,7 +18,6 @@ use crate::{
         snapshot::{self, CheckpointBody, CheckpointPosition},
     },
 };
-use copal_device::DeviceError;
 use std::ops::Range;
 
 /// A checkpoint as a superblock names it.
@@ -90,12 +89,13 @@ pub(crate) fn read_checkpoint(
         index += 1;
         link = next;
     }
-    let CheckpointBody { tables, position, zones, hollow } =
+    let CheckpointBody { mut tables, position, zones, hollow } =
         snapshot::decode(&body, source.page_bytes, version.unwrap_or_default())
             .map_err(|error| damaged(error.to_string()))?;
     if position.uuid != superblock.uuid || position.lsn != superblock.checkpoint_lsn {
         return Err(damaged("it belongs to another store".into()));
     }
+    tables.segment_pages = superblock.segment_bytes / superblock.page_bytes;
     Ok(FoundCheckpoint { tables, position, zones, hollow, runs, damaged: damaged_runs })
 }
 
@@ -122,20 +122,26 @@ struct FoundPage {
 
 /// Content of one copy of a chain page, or the damage.
 /// # Errors
-/// The copy could not be read at this time.
+/// The copy could not be read at this time, or a later release wrote it.
 fn chain_page(
     source: &RecoverySource<'_>,
     run: PageRun,
     link: &ChainLink,
     lsn: u64,
     index: u32,
-) -> Result<Result<FoundPage, String>, DeviceError> {
+) -> Result<Result<FoundPage, String>, StoreOpenError> {
     let bytes = match source.read(run) {
         Ok(bytes) => bytes,
-        Err(error) if error.is_passing() => return Err(error),
+        Err(error) if error.is_passing() => return Err(error.into()),
         Err(error) => return Ok(Err(error.to_string())),
     };
     let page = decode_page(&bytes, link.hash, lsn, index);
     let found = |ChainPage { next, part, version }| FoundPage { next, part: part.to_vec(), version };
-    Ok(page.map(found).map_err(|error: ChainError| error.to_string()))
+    match page {
+        Ok(page) => Ok(Ok(found(page))),
+        Err(ChainError::Envelope(error)) if !error.is_damage() => {
+            Err(StoreOpenError::Version { what: error.to_string() })
+        }
+        Err(error) => Ok(Err(error.to_string())),
+    }
 }

@@ -4,7 +4,10 @@
 use super::{RecoverySource, ends::end_of};
 use crate::{
     CreateOptions, StoreOpenError,
-    format::ops::{ObjectTraits, RecordOp},
+    format::{
+        ops::{ObjectTraits, RecordOp},
+        sum_rule::SumRule,
+    },
     tables::{ObjectTables, StreamEntry, StreamPiece},
 };
 use std::collections::HashMap;
@@ -18,7 +21,7 @@ struct FrameDependency {
 
 #[derive(Default)]
 pub(super) struct StreamHistories {
-    /// Streams before any unflushed trim or delete: their frames still exist (OBJ-5).
+    /// Streams before any unflushed trim, cut or delete: their frames still exist (OBJ-5, OBJ-37).
     all: Vec<StreamEntry>,
     current: HashMap<u64, usize>,
     dependencies: Vec<FrameDependency>,
@@ -38,6 +41,15 @@ impl StreamHistories {
                     let history = self.of(tables, *id);
                     self.all[history].pieces.push(piece);
                 }
+                RecordOp::StreamTruncate { id, cut } => {
+                    // Later frames with the same numbers are others.
+                    let before = self.of(tables, *id);
+                    let mut history = self.all[before].clone();
+                    // A cut that does not fit is refused when the record is applied.
+                    let _ = history.truncate(cut, 0, &mut Vec::new());
+                    self.all.push(history);
+                    self.current.insert(*id, self.all.len() - 1);
+                }
                 RecordOp::StreamTrim { id, .. } | RecordOp::Delete { id } => drop(self.of(tables, *id)),
                 RecordOp::Dep { id, frame } => {
                     let history = self.of(tables, *id);
@@ -52,7 +64,7 @@ impl StreamHistories {
         if let Some(&history) = self.current.get(&id) {
             return history;
         }
-        let none = || StreamEntry::new(ObjectTraits::of(&CreateOptions::default()), 0);
+        let none = || StreamEntry::new(ObjectTraits::of(&CreateOptions::default(), SumRule::Hashes), 0);
         self.all.push(tables.stream(id).cloned().unwrap_or_else(none));
         self.current.insert(id, self.all.len() - 1);
         self.all.len() - 1

@@ -11,12 +11,13 @@ use super::{
 };
 use crate::{
     StoreOpenError,
-    backend::log::SegmentTable,
     format::{
         record,
         run::PageRun,
         superblock::{BACKEND_LOG, Superblock},
     },
+    space::segment_table::SegmentTable,
+    tables::snapshot::CheckpointPosition,
 };
 use copal_device::DeviceError;
 use std::ops::Range;
@@ -64,14 +65,15 @@ impl RingPlaces {
         std::iter::once(position).chain(wrapped.map(|(start, _)| start))
     }
 
-    /// Positions of the second record that follows one that ends at `position`, and of the first, in ranges.
-    fn second_starts(&self, position: u64) -> impl Iterator<Item = Range<u64>> + use<> {
-        let most = self.record_pages_max;
-        let behind = |start: u64| start..(start + most + 1).min((start / self.pages + 1) * self.pages);
+    /// Positions of the second record that follows one that ends at `position`, and of the first, in ranges. The
+    /// first one has at most `first_pages` pages.
+    fn second_starts(&self, position: u64, first_pages: u64) -> impl Iterator<Item = Range<u64>> + use<> {
+        let first = first_pages.min(self.record_pages_max);
+        let behind = |start: u64| start..(start + first + 1).min((start / self.pages + 1) * self.pages);
         let wrapped = self.wrap(position).and_then(|(start, left)| match left {
-            left if left < most => Some(behind(start)),
+            left if left < first => Some(behind(start)),
             // The first fits before the ring's end, and the second may not.
-            left if left < 2 * most => Some(start..start + 1),
+            left if left < first + self.record_pages_max => Some(start..start + 1),
             _ => None,
         });
         std::iter::once(behind(position)).chain(wrapped)
@@ -98,9 +100,9 @@ pub(super) enum RecordPlaces {
 }
 
 impl RecordPlaces {
-    fn new(superblock: &Superblock) -> RecordPlaces {
+    fn new(superblock: &Superblock, position: &CheckpointPosition) -> RecordPlaces {
         match superblock.backend {
-            BACKEND_LOG => RecordPlaces::Segments(SegmentPlaces::new(superblock)),
+            BACKEND_LOG => RecordPlaces::Segments(SegmentPlaces::new(superblock, position)),
             _ => RecordPlaces::Ring(RingPlaces::new(superblock)),
         }
     }
@@ -122,22 +124,23 @@ impl RecordPlaces {
     }
 
     /// Positions of the record that follows one that ends at `position`.
-    fn starts(&mut self, source: &RecoverySource<'_>, position: u64) -> Result<Vec<u64>, DeviceError> {
+    fn starts(&mut self, source: &RecoverySource<'_>, position: u64) -> Result<Vec<u64>, StoreOpenError> {
         match self {
             RecordPlaces::Ring(ring) => Ok(ring.starts(position).collect()),
             RecordPlaces::Segments(segments) => segments.starts(source, position),
         }
     }
 
-    /// Positions of the second record that follows one that ends at `position`, and of the first, in ranges.
+    /// See [`RingPlaces::second_starts`].
     fn second_starts(
         &mut self,
         source: &RecoverySource<'_>,
         position: u64,
-    ) -> Result<Vec<Range<u64>>, DeviceError> {
+        first_pages: u64,
+    ) -> Result<Vec<Range<u64>>, StoreOpenError> {
         match self {
-            RecordPlaces::Ring(ring) => Ok(ring.second_starts(position).collect()),
-            RecordPlaces::Segments(segments) => segments.second_starts(source, position),
+            RecordPlaces::Ring(ring) => Ok(ring.second_starts(position, first_pages).collect()),
+            RecordPlaces::Segments(segments) => segments.second_starts(source, position, first_pages),
         }
     }
 
@@ -167,8 +170,14 @@ pub(crate) struct JournalWindow<'a> {
 }
 
 impl<'a> JournalWindow<'a> {
-    pub(crate) fn new(source: &'a RecoverySource<'a>, superblock: &Superblock) -> JournalWindow<'a> {
-        JournalWindow { source, places: RecordPlaces::new(superblock), bytes: Vec::new(), at: 0 }
+    /// The journal from `position` on.
+    pub(crate) fn new(
+        source: &'a RecoverySource<'a>,
+        superblock: &Superblock,
+        position: &CheckpointPosition,
+    ) -> JournalWindow<'a> {
+        let places = RecordPlaces::new(superblock, position);
+        JournalWindow { source, places, bytes: Vec::new(), at: 0 }
     }
 
     pub(super) fn source(&self) -> &'a RecoverySource<'a> {
@@ -176,13 +185,25 @@ impl<'a> JournalWindow<'a> {
     }
 
     /// Positions of the record that follows one that ends at `position`.
-    pub(super) fn starts(&mut self, position: u64) -> Result<Vec<u64>, DeviceError> {
+    pub(super) fn starts(&mut self, position: u64) -> Result<Vec<u64>, StoreOpenError> {
         self.places.starts(self.source, position)
     }
 
-    /// Positions of the second record that follows one that ends at `position`, and of the first, in ranges.
-    pub(super) fn second_starts(&mut self, position: u64) -> Result<Vec<Range<u64>>, DeviceError> {
-        self.places.second_starts(self.source, position)
+    /// See [`RingPlaces::second_starts`].
+    pub(super) fn second_starts(
+        &mut self,
+        position: u64,
+        first_pages: u64,
+    ) -> Result<Vec<Range<u64>>, StoreOpenError> {
+        self.places.second_starts(self.source, position, first_pages)
+    }
+
+    /// The places of segments; `None` for a ring.
+    pub(super) fn segment_places(&mut self) -> Option<&mut SegmentPlaces> {
+        match &mut self.places {
+            RecordPlaces::Ring(_) => None,
+            RecordPlaces::Segments(segments) => Some(segments),
+        }
     }
 
     /// The segments of records from `tail` to `head`; `None` for a ring.
@@ -244,20 +265,25 @@ mod tests {
             true => position.next_multiple_of(40),
             false => position,
         };
-        for position in 80..120 {
+        for (position, most) in (80..120).flat_map(|position| (1..=5).map(move |most| (position, most))) {
             let mut searched = std::collections::BTreeSet::new();
-            for first in 1..=5 {
+            for first in 1..=most {
                 let start = next(position, first);
                 assert!(places.starts(position).any(|at| at == start), "{position}, {first} pages");
                 assert!(places.run(start, first).is_some());
                 for second in 1..=5 {
                     let second = next(start + first, second);
-                    let found = places.second_starts(position).any(|range| range.contains(&second));
+                    let found = places.second_starts(position, most).any(|range| range.contains(&second));
                     assert!(found, "{position}, {first} pages, then {second}");
                     searched.insert(second);
                 }
             }
-            let ranges = places.second_starts(position).map(|range| range.end - range.start);
+            // A record that a checkpoint replaced takes no place, so the next one lies where it would lie.
+            for record in 1..=5 {
+                let at = next(position, record);
+                assert!(places.second_starts(position, most).any(|range| range.contains(&at)), "{position}");
+            }
+            let ranges = places.second_starts(position, most).map(|range| range.end - range.start);
             assert!(ranges.sum::<u64>() <= searched.len() as u64 + 7, "{position}");
         }
     }

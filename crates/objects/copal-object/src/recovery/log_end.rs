@@ -8,7 +8,9 @@ use super::{
     ChainCopies, JournalWindow, RecoverySource, WalkedJournal, WalkedRecord, apply,
     ends::{end_of, is_cut, truncated},
     histories::StreamHistories,
-    read_checkpoint, verify,
+    read_checkpoint,
+    unplaced::{UnplacedData, UnplacedPages},
+    verify,
 };
 use crate::{
     StoreOpenError,
@@ -31,6 +33,8 @@ pub(crate) struct LogEnd {
     pub(crate) lost: Option<String>,
     /// Pages freed by records that count, and pages that dropped records name.
     pub(crate) needed: Vec<PageRun>,
+    /// Inline data that is perhaps not at its place.
+    pub(crate) inline: UnplacedData,
 }
 
 /// Reads the records, drops the first one that does not count and all later ones, and repeats until nothing
@@ -93,6 +97,7 @@ struct ReplayedRecords {
     tables: ObjectTables,
     histories: StreamHistories,
     needed: Vec<PageRun>,
+    unplaced: UnplacedPages,
 }
 
 impl ReplayRounds<'_, '_> {
@@ -104,19 +109,25 @@ impl ReplayRounds<'_, '_> {
         let walked = self.walked;
         let mut histories = StreamHistories::default();
         let mut needed = Vec::new();
+        let mut unplaced = UnplacedPages::default();
         for (index, record) in walked.records[..self.kept].iter().enumerate() {
             let ops = record.ops(self.window)?;
             let in_tail = record.header.epoch > walked.flushed_epoch;
             if in_tail {
                 histories.note(&tables, index, &ops);
             }
+            let before = needed.len();
             apply(&mut tables, record, &ops, &mut needed)?;
+            unplaced.note(index, record.last_lsn(), &ops)?;
+            if !self.source.broken.by(StoreFlaw::InlineOfFreedPages) {
+                unplaced.forget(&needed[before..]);
+            }
             if verifies && in_tail && !self.data_counts(record, &ops)? {
                 self.kept = index;
                 return Ok(None);
             }
         }
-        Ok(Some(ReplayedRecords { tables, histories, needed }))
+        Ok(Some(ReplayedRecords { tables, histories, needed, unplaced }))
     }
 
     /// Whether the data of `record` is present; otherwise stores the reason.
@@ -165,7 +176,7 @@ impl ReplayRounds<'_, '_> {
 
     /// Result once a round dropped nothing: ends of the streams, and the collected reasons.
     fn end(self, replayed: ReplayedRecords) -> Result<LogEnd, StoreOpenError> {
-        let ReplayedRecords { tables, mut needed, .. } = replayed;
+        let ReplayedRecords { tables, mut needed, unplaced, .. } = replayed;
         let mut ends = HashMap::new();
         for (id, stream) in tables.streams() {
             let mut end = match stream.rides() {
@@ -181,7 +192,11 @@ impl ReplayRounds<'_, '_> {
         for record in &self.walked.records[self.kept..] {
             needed.extend(record.ops(self.window)?.iter().flat_map(runs_of));
         }
-        Ok(LogEnd { tables, kept: self.kept, ends, dropped: self.dropped, lost: self.lost, needed })
+        let inline = match self.source.broken.by(StoreFlaw::InlineForgotten) {
+            true => Vec::new(),
+            false => unplaced.read(&self.walked.records, self.window)?,
+        };
+        Ok(LogEnd { tables, kept: self.kept, ends, dropped: self.dropped, lost: self.lost, needed, inline })
     }
 }
 
@@ -203,6 +218,7 @@ fn runs_of(op: &RecordOp) -> Vec<PageRun> {
         | RecordOp::StreamExtent { run, .. }
         | RecordOp::StreamFrame { run, .. } => vec![*run],
         RecordOp::Publish { runs, .. } => runs.clone(),
+        RecordOp::Move { to, .. } => vec![*to],
         _ => Vec::new(),
     }
 }

@@ -9,12 +9,12 @@
 
 use crate::{
     ObjectId, RecoveryReport, StoreOpenError,
-    backend::log::SegmentTable,
     flaw::StoreFlaw,
     format::{
         run::PageRun,
         superblock::{BACKEND_LOG, Superblock},
     },
+    space::segment_table::SegmentTable,
     stream::walk::StreamEnd,
     tables::ObjectTables,
 };
@@ -30,6 +30,7 @@ mod log_end;
 mod segment_places;
 mod source;
 mod superblocks;
+mod unplaced;
 mod verify;
 
 pub(crate) use chain::{WalkedJournal, WalkedRecord, apply, walk_journal};
@@ -39,7 +40,8 @@ pub(crate) use journal_window::JournalWindow;
 use log_end::LogEnd;
 pub(crate) use segment_places::FoundSegments;
 pub(crate) use source::RecoverySource;
-pub(crate) use superblocks::{newest_superblock, older_superblocks, read_superblocks};
+pub(crate) use superblocks::{FoundCopy, newest_superblock, older_superblocks, read_superblocks};
+pub(crate) use unplaced::UnplacedData;
 pub(crate) use verify::{chunks, damaged_units, unit_damage};
 
 /// The recovered state in memory; nothing is written yet.
@@ -66,6 +68,8 @@ pub(crate) struct RecoveredStore {
     pub(crate) epoch: u64,
     /// Free pages that this recovery reads: they must not be written before the mount is durable.
     pub(crate) needed: Vec<PageRun>,
+    /// Inline data that is perhaps not at its place.
+    pub(crate) inline: UnplacedData,
     pub(crate) report: RecoveryReport,
 }
 
@@ -84,7 +88,7 @@ pub(crate) fn recover(
         runs: checkpoint_runs,
         damaged: damaged_checkpoint,
     } = read_checkpoint(source, &superblock, ChainCopies::AsNeeded)?;
-    let mut window = JournalWindow::new(source, &superblock);
+    let mut window = JournalWindow::new(source, &superblock, &position);
     let walked = walk_journal(&mut window, &superblock, &position)?;
     if let Some(seq) = walked.lost_durable
         && !accept_tail_loss
@@ -104,7 +108,12 @@ pub(crate) fn recover(
         BACKEND_LOG => {
             let segment_pages = superblock.segment_bytes / superblock.page_bytes;
             let table = SegmentTable::new(log_end.tables.pages, segment_pages, source.page_bytes);
-            window.segments(position.journal_head, head, &table)?
+            match window.segments(position.journal_head, head, &table) {
+                Err(StoreOpenError::Damaged { .. }) if source.salvage => {
+                    Some(FoundSegments::without_chain(head))
+                }
+                found => found?,
+            }
         }
         _ => None,
     };
@@ -121,6 +130,7 @@ pub(crate) fn recover(
         checkpoint_runs,
         tables: log_end.tables,
         needed: log_end.needed,
+        inline: log_end.inline,
         zones,
         hollow,
         ends: log_end.ends,

@@ -9,10 +9,15 @@
 use super::RecoverySource;
 use crate::{
     StoreOpenError,
-    backend::log::{CommitHead, NextSegments, SegmentTable},
-    format::{run::PageRun, segment::SegmentHeader, superblock::Superblock},
+    backend::log::{CommitHead, NextSegments},
+    format::{
+        run::PageRun,
+        segment::{ChainSegment, SegmentError, SegmentHeader},
+        superblock::Superblock,
+    },
+    space::segment_table::SegmentTable,
+    tables::snapshot::CheckpointPosition,
 };
-use copal_device::DeviceError;
 use std::{
     collections::{HashMap, HashSet},
     ops::Range,
@@ -27,6 +32,35 @@ pub(crate) struct FoundSegments {
     pub(crate) next: NextSegments,
 }
 
+impl FoundSegments {
+    /// The segment of `head` only, for an opening that writes nothing.
+    pub(super) fn without_chain(head: u64) -> FoundSegments {
+        let (segment, _) = split(head);
+        FoundSegments {
+            chain: vec![segment],
+            number: 0,
+            next: NextSegments { next: segment, ahead: Vec::new() },
+        }
+    }
+
+    /// The segment behind all of them.
+    pub(crate) fn end(&self) -> u64 {
+        let named = self.chain.iter().chain([&self.next.next]).chain(&self.next.ahead);
+        named.max().map_or(0, |last| u64::from(*last) + 1)
+    }
+}
+
+/// Most segments whose headers are searched for a later part of the chain: seconds on a disk that turns.
+const SEARCHED_SEGMENTS_MAX: u64 = 4096;
+
+/// The segment that a header names, if its own header does not continue the chain. Without a crash, it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HeadlessSegment {
+    segment: u32,
+    /// Number that its header would have.
+    number: u64,
+}
+
 /// See the module's text.
 #[derive(Debug)]
 pub(super) struct SegmentPlaces {
@@ -39,15 +73,19 @@ pub(super) struct SegmentPlaces {
 }
 
 impl SegmentPlaces {
-    pub(super) fn new(superblock: &Superblock) -> SegmentPlaces {
+    pub(super) fn new(superblock: &Superblock, position: &CheckpointPosition) -> SegmentPlaces {
+        let store = superblock.uuid as u64;
+        let (segment, _) = split(position.journal_head);
+        let ChainSegment { number, next } = position.segment;
+        let known = SegmentHeader { store, segment: segment.into(), number, next };
         let page_bytes = superblock.page_bytes as usize;
         let segment_pages = superblock.segment_bytes / superblock.page_bytes;
         SegmentPlaces {
-            store: superblock.uuid as u64,
+            store,
             segment_pages,
             segments: superblock.size_bytes / u64::from(superblock.segment_bytes),
             group_pages_max: CommitHead::group_pages_max(segment_pages, page_bytes),
-            headers: HashMap::new(),
+            headers: (number > 0).then_some((segment, Some(known))).into_iter().collect(),
         }
     }
 
@@ -56,7 +94,19 @@ impl SegmentPlaces {
         &mut self,
         source: &RecoverySource<'_>,
         segment: u32,
-    ) -> Result<Option<SegmentHeader>, DeviceError> {
+    ) -> Result<Option<SegmentHeader>, StoreOpenError> {
+        let own = |header: &SegmentHeader| header.segment == u64::from(segment);
+        Ok(self.any_header(source, segment)?.filter(own))
+    }
+
+    /// The header of this store at the begin of a segment, also that of another segment.
+    /// # Errors
+    /// `Version`: a later release wrote it. `Device`.
+    fn any_header(
+        &mut self,
+        source: &RecoverySource<'_>,
+        segment: u32,
+    ) -> Result<Option<SegmentHeader>, StoreOpenError> {
         if let Some(header) = self.headers.get(&segment) {
             return Ok(*header);
         }
@@ -67,18 +117,26 @@ impl SegmentPlaces {
         }
         let page = match source.read(PageRun::new(at, 1)) {
             Ok(page) => page,
-            Err(error) if error.is_passing() => return Err(error),
+            Err(error) if error.is_passing() => return Err(error.into()),
             Err(_) => return Ok(None),
         };
-        let decoded = SegmentHeader::decode(&page).ok();
-        let header =
-            decoded.filter(|header| header.store == self.store && header.segment == u64::from(segment));
+        let header = match SegmentHeader::decode(&page) {
+            Ok(header) => Some(header).filter(|header| header.store == self.store),
+            Err(SegmentError::Envelope(error)) if !error.is_damage() => {
+                return Err(StoreOpenError::Version { what: error.to_string() });
+            }
+            Err(_) => None,
+        };
         self.headers.insert(segment, header);
         Ok(header)
     }
 
     /// The segment that the header of `segment` names, if its own header is valid and has the next number.
-    fn following(&mut self, source: &RecoverySource<'_>, segment: u32) -> Result<Option<u32>, DeviceError> {
+    fn following(
+        &mut self,
+        source: &RecoverySource<'_>,
+        segment: u32,
+    ) -> Result<Option<u32>, StoreOpenError> {
         let Some(header) = self.header(source, segment)? else {
             return Ok(None);
         };
@@ -94,26 +152,106 @@ impl SegmentPlaces {
         &mut self,
         source: &RecoverySource<'_>,
         position: u64,
-    ) -> Result<Vec<u64>, DeviceError> {
-        let (segment, page) = split(position);
-        let here = (page > 0 && page < self.segment_pages).then_some(position);
-        let next = self.following(source, segment)?.map(|next| CommitHead::position(next, 1));
-        Ok(here.into_iter().chain(next).collect())
+    ) -> Result<Vec<u64>, StoreOpenError> {
+        let here = self.here(position).into_iter();
+        // A group that fits into the rest of its segment lies there.
+        let next = match self.left(position) < self.group_pages_max {
+            true => self.next_start(source, position)?,
+            false => None,
+        };
+        Ok(here.chain(next).collect())
     }
 
-    /// Positions of the second record that follows one that ends at `position`, and of the first, in ranges.
+    /// Positions of the second record that follows one that ends at `position`, and of the first, in ranges. The
+    /// first one has at most `first_pages` pages.
     pub(super) fn second_starts(
         &mut self,
         source: &RecoverySource<'_>,
         position: u64,
-    ) -> Result<Vec<Range<u64>>, DeviceError> {
-        let starts = self.starts(source, position)?;
-        let behind = |start: u64| {
-            let (segment, page) = split(start);
-            let end = self.segment_pages.min(page.saturating_add(self.group_pages_max + 1));
-            start..CommitHead::position(segment, end)
+        first_pages: u64,
+    ) -> Result<Vec<Range<u64>>, StoreOpenError> {
+        let first = first_pages.min(self.group_pages_max.into()) as u32;
+        let here = self.here(position).map(|start| self.behind(start, first));
+        let left = self.left(position);
+        let next = match left < first + self.group_pages_max {
+            true => self.next_start(source, position)?,
+            false => None,
         };
-        Ok(starts.into_iter().map(behind).collect())
+        let next = next.map(|start| match left < first {
+            true => self.behind(start, first),
+            // The first fits into this segment, and the second may not.
+            false => start..start + 1,
+        });
+        Ok(here.into_iter().chain(next).collect())
+    }
+
+    /// A position at which a record may begin.
+    fn here(&self, position: u64) -> Option<u64> {
+        let (_, page) = split(position);
+        (page > 0 && page < self.segment_pages).then_some(position)
+    }
+
+    /// Pages of the segment from `position` on.
+    fn left(&self, position: u64) -> u32 {
+        let (_, page) = split(position);
+        self.segment_pages.saturating_sub(page)
+    }
+
+    /// Position of the first record in the segment after the one of `position`.
+    fn next_start(
+        &mut self,
+        source: &RecoverySource<'_>,
+        position: u64,
+    ) -> Result<Option<u64>, StoreOpenError> {
+        let (segment, _) = split(position);
+        Ok(self.following(source, segment)?.map(|next| CommitHead::position(next, 1)))
+    }
+
+    /// Positions of a record at `start`, and behind one there of at most `pages` pages.
+    fn behind(&self, start: u64, pages: u32) -> Range<u64> {
+        let (segment, page) = split(start);
+        let end = self.segment_pages.min(page.saturating_add(pages + 1));
+        start..CommitHead::position(segment, end)
+    }
+
+    /// The segment that the header of the one at `position` names, if the chain ends before it.
+    pub(super) fn headless(
+        &mut self,
+        source: &RecoverySource<'_>,
+        position: u64,
+    ) -> Result<Option<HeadlessSegment>, StoreOpenError> {
+        let (segment, _) = split(position);
+        let Some(header) = self.header(source, segment)? else {
+            return Ok(None);
+        };
+        let Ok(next) = u32::try_from(header.next) else {
+            return Ok(None);
+        };
+        let is_headless = self.following(source, segment)?.is_none();
+        Ok(is_headless.then_some(HeadlessSegment { segment: next, number: header.number + 1 }))
+    }
+
+    /// Positions at which the first records of a segment would begin.
+    pub(super) fn first_places(&self, headless: HeadlessSegment) -> Range<u64> {
+        self.behind(CommitHead::position(headless.segment, 1), self.group_pages_max)
+    }
+
+    /// Whether another header shows that the one of a segment was written: it lies in another segment, or a later
+    /// one exists. Blocks.
+    pub(super) fn was_written(
+        &mut self,
+        source: &RecoverySource<'_>,
+        headless: HeadlessSegment,
+    ) -> Result<bool, StoreOpenError> {
+        for segment in 0..self.segments.min(SEARCHED_SEGMENTS_MAX) as u32 {
+            let Some(found) = self.any_header(source, segment)? else { continue };
+            let is_it = found.segment == u64::from(headless.segment) && found.number == headless.number;
+            let is_later = found.segment == u64::from(segment) && found.number > headless.number;
+            if is_it || is_later {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Pages on the device of a record at `position`; `None` if it would leave its segment.

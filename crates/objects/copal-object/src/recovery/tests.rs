@@ -1,7 +1,10 @@
-//! Ends of streams: hints of a checkpoint that are wrong cost reads, and damage behind a hint is found.
+//! Hints of a checkpoint: wrong places of frames cost reads, and damage behind a hint is found. The record of a mount
+//! is missed behind the last checkpoint of a closed store.
 
+use super::{ChainCopies, JournalWindow, RecoverySource, newest_superblock, read_checkpoint};
 use crate::{
-    Ack, CreateOptions, FramePos, MkfsOptions, ObjectId, ObjectKind, OpenOptions, RecoveryReport, Store, Txn,
+    Ack, BackendKind, CreateOptions, FramePos, MkfsOptions, ObjectId, ObjectKind, OpenOptions,
+    RecoveryReport, Store, StoreOpenError, Txn,
     flaw::{BrokenRule, StoreFlaw},
     format::ops::DurableFrames,
     open::OpenOverrides,
@@ -182,4 +185,83 @@ fn a_longer_frame_costs_one_record_until_it_doubles() {
         records.push(state.commit.last_lsn() - before - extents as u64);
     }
     assert_eq!(records, [0, 1, 0, 1, 0, 1, 0, 1, 0]);
+}
+
+/// The first page of the record behind the checkpoint, which is not in it.
+fn without_the_next_record(device: &FaultDevice) -> Arc<dyn Device> {
+    let (superblock, _) = newest_superblock(device).unwrap();
+    let page_bytes = superblock.page_bytes as usize;
+    let source = RecoverySource { device, page_bytes, salvage: false, broken: BrokenRule::default() };
+    let position = read_checkpoint(&source, &superblock, ChainCopies::AsNeeded).unwrap().position;
+    assert!(position.mount_pages > 1, "the store was closed: {position:?}");
+    let run =
+        JournalWindow::new(&source, &superblock, &position).places.run(position.journal_head, 1).unwrap();
+    let mut image = device.image();
+    image.write(run.at * page_bytes as u64, &vec![0x55; page_bytes]);
+    FaultDevice::from_image(image, 7)
+}
+
+/// Symptom to prevent: a store opens without acknowledged commits, because the first record behind the checkpoint of its
+/// close is damaged. Only the pages that this record can have are searched for a later one.
+#[test]
+fn a_lost_record_of_a_mount_behind_a_close_is_missed() {
+    // In segments, a checkpoint replaces a longer record.
+    for (backend, streams) in [(BackendKind::Cow, 400), (BackendKind::Log, 50)] {
+        let device = FaultDevice::new(1 << 30, 3);
+        let dynamic: Arc<dyn Device> = device.clone();
+        Store::mkfs(&dynamic, &MkfsOptions { backend, ..MkfsOptions::default() }).unwrap();
+        let (store, _) = open(&device, None);
+        let opts = CreateOptions { kind: ObjectKind::Stream, ..CreateOptions::default() };
+        for id in (1..=streams).map(ObjectId) {
+            store.commit(Txn::new().create(id, opts.clone()), Ack::Ordered).wait().unwrap();
+            store.append_frame(id, vec![1; 10].into(), None, Ack::Ordered).wait().unwrap();
+        }
+        store.close().unwrap();
+        drop(store);
+        let device = device.reopen();
+        let (store, _) = open(&device, None);
+        for id in [500, 501] {
+            let txn = Txn::new().create(ObjectId(id), CreateOptions::default());
+            store.commit(txn, Ack::Durable).wait().unwrap();
+        }
+        drop(store);
+        let damaged = without_the_next_record(&device);
+        let opened = Store::open(damaged, &OpenOptions::default()).map(drop);
+        assert!(matches!(opened, Err(StoreOpenError::TailLoss { .. })), "{}: {opened:?}", backend.name());
+    }
+}
+
+/// Symptom: a store in segments that was closed did not open, because the header of the segment with its next record
+/// was damaged. Cause: the chain of segments was only in those headers.
+/// Fix: the checkpoint has the number of that segment, and the one after it.
+#[test]
+fn a_damaged_header_of_its_last_segment_keeps_no_closed_store_from_opening() {
+    let device = FaultDevice::new(256 << 20, 3);
+    let dynamic: Arc<dyn Device> = device.clone();
+    Store::mkfs(&dynamic, &MkfsOptions { backend: BackendKind::Log, ..MkfsOptions::default() }).unwrap();
+    let (mut store, _) = open(&device, None);
+    let mut device = device.clone();
+    for round in 0..30 {
+        let id = ObjectId(round);
+        let txn = Txn::new().create(id, CreateOptions::default()).append(id, 0, vec![9; 300_000]);
+        store.commit(txn, Ack::Durable).wait().unwrap();
+        for small in 0..40 {
+            let id = ObjectId(1000 + round * 100 + small);
+            let txn = Txn::new().create(id, CreateOptions::default()).append(id, 0, vec![7; 9000]);
+            store.commit(txn, Ack::Ordered).wait().unwrap();
+        }
+        let head = store.inner.state.lock().space.placement().journal().head();
+        store.close().unwrap();
+        drop(store);
+        let mut image = device.image();
+        let segment_bytes = 2 << 20;
+        image.write((head >> 32) * segment_bytes, &[0x55; 4096]);
+        device = FaultDevice::from_image(image, round);
+        let report;
+        (store, report) = open(&device, None);
+        assert!(report.tail_lost.is_none() && report.tail_dropped.is_none(), "{report:?}");
+        assert_eq!(store.list(ObjectId(0), usize::MAX).len(), (round as usize + 1) * 41);
+        let report = store.check(&crate::CheckOptions::default()).unwrap();
+        assert!(report.is_clean(), "{:?}", report.damages);
+    }
 }

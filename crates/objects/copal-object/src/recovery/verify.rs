@@ -3,9 +3,15 @@
 use super::{RecoverySource, WalkedRecord};
 use crate::{
     ReadCheck,
-    format::{frame, hash128, ops::RecordOp, run::PageRun},
+    format::{
+        frame, hash128,
+        ops::{ObjectTraits, RecordOp},
+        run::PageRun,
+        sum_rule::SumRule,
+    },
     tables::{trailer_pages, unit_pages},
 };
+use bytes::Bytes;
 use copal_device::DeviceError;
 use std::ops::Range;
 
@@ -19,23 +25,33 @@ pub(crate) fn data_is_there(
     let inside =
         |run: PageRun| record.data.is_some_and(|(data, _)| data.at <= run.at && run.end() <= data.end());
     if let Some((data, sum)) = record.data
-        && group_sum(source, data)? != sum
+        && run_sum(source, data)? != sum
     {
         return Ok(false);
     }
+    let inline = inline_of(ops);
     for op in ops {
         let there = match op {
+            RecordOp::Map { run, rule, sums, .. } if inline.iter().any(|(part, _)| part.overlaps(*run)) => {
+                inline_fits(
+                    &inline,
+                    *run,
+                    sums,
+                    (*rule, unit_of(*run, sums, source.page_bytes)),
+                    source.page_bytes,
+                )
+            }
             RecordOp::Map { run, .. } | RecordOp::StreamFrame { run, .. } if inside(*run) => true,
             RecordOp::StreamFrame { run, frame, .. } => frame_is_there(source, *run, *frame)?,
-            RecordOp::Map { run, epoch, sums, .. } => {
+            RecordOp::Map { run, epoch, rule, sums, .. } => {
                 let epoch = if *epoch == 0 { record.header.epoch } else { *epoch };
                 epoch <= flushed_epoch
-                    || map_is_there(source, *run, sums, unit_of(*run, sums, source.page_bytes))?
+                    || map_is_there(source, *run, sums, (*rule, unit_of(*run, sums, source.page_bytes)))?
             }
             RecordOp::Publish { what, len, runs, trailer, epoch, .. } => {
-                let unit = unit_pages(what.check, source.page_bytes);
-                *epoch <= flushed_epoch || published_is_there(source, runs, *len, *trailer, unit)?
+                *epoch <= flushed_epoch || published_is_there(source, runs, *len, *trailer, what)?
             }
+            RecordOp::Move { to, sum, epoch, .. } => *epoch <= flushed_epoch || run_sum(source, *to)? == *sum,
             // The new length is durable with the flush of its epoch, or not yet.
             RecordOp::Grow { pages } => {
                 let bytes = pages.saturating_mul(source.page_bytes as u64);
@@ -50,10 +66,36 @@ pub(crate) fn data_is_there(
     Ok(true)
 }
 
-/// CRC32C of the data of a group.
-fn group_sum(source: &RecoverySource<'_>, data: PageRun) -> Result<u32, DeviceError> {
-    crate::state::pieces(data, CHUNK_PAGES)
-        .try_fold(0, |sum, piece| Ok(copal_codec::crc32c(sum, &source.read(piece)?)))
+/// The inline data of a record.
+pub(super) fn inline_of(ops: &[RecordOp]) -> Vec<(PageRun, &Bytes)> {
+    let data = ops.iter().filter_map(|op| match op {
+        RecordOp::Inline { run, bytes } => Some((*run, bytes)),
+        _ => None,
+    });
+    data.collect()
+}
+
+/// Whether the inline data is complete for `run`, and has its sums.
+fn inline_fits(
+    inline: &[(PageRun, &Bytes)],
+    run: PageRun,
+    sums: &[u32],
+    (rule, unit): (SumRule, u32),
+    page_bytes: usize,
+) -> bool {
+    let mut all = Vec::with_capacity(run.pages as usize * page_bytes);
+    for (part, bytes) in inline.iter().filter(|(part, _)| part.overlaps(run)) {
+        if part.at == run.at + (all.len() / page_bytes) as u64 {
+            all.extend_from_slice(bytes);
+        }
+    }
+    all.len() == run.pages as usize * page_bytes && rule.unit_sums(&all, unit, page_bytes) == sums
+}
+
+/// Sum of the pages of a run.
+fn run_sum(source: &RecoverySource<'_>, run: PageRun) -> Result<u32, DeviceError> {
+    crate::state::pieces(run, CHUNK_PAGES)
+        .try_fold(0, |sum, piece| Ok(SumRule::Hashes.sum(sum, &source.read(piece)?, source.page_bytes)))
 }
 
 /// Whether `run` holds frame number `number`.
@@ -76,10 +118,10 @@ fn map_is_there(
     source: &RecoverySource<'_>,
     run: PageRun,
     sums: &[u32],
-    unit: u32,
+    (rule, unit): (SumRule, u32),
 ) -> Result<bool, DeviceError> {
     for (chunk, sums) in chunks(run, sums, unit) {
-        if !damaged_units(source, chunk, sums, unit)?.is_empty() {
+        if !damaged_units(source, chunk, sums, (rule, unit))?.is_empty() {
             return Ok(false);
         }
     }
@@ -100,11 +142,11 @@ pub(crate) fn damaged_units(
     source: &RecoverySource<'_>,
     chunk: PageRun,
     sums: &[u32],
-    unit: u32,
+    (rule, unit): (SumRule, u32),
 ) -> Result<Vec<PageRun>, DeviceError> {
     let bytes = source.read(chunk)?;
     let units = crate::state::pieces(chunk, unit).zip(bytes.chunks(unit as usize * source.page_bytes));
-    let damaged = units.zip(sums).filter(|((_, bytes), sum)| copal_codec::crc32c(0, bytes) != **sum);
+    let damaged = units.zip(sums).filter(|((_, bytes), sum)| rule.sum(0, bytes, source.page_bytes) != **sum);
     Ok(damaged.map(|((run, _), _)| run).collect())
 }
 
@@ -114,9 +156,9 @@ fn published_is_there(
     runs: &[PageRun],
     len: u64,
     trailer: u128,
-    unit: u32,
+    what: &ObjectTraits,
 ) -> Result<bool, DeviceError> {
-    let Some(published) = PublishedSums::read(source, runs, len, trailer, unit)? else {
+    let Some(published) = PublishedSums::read(source, runs, len, trailer, what)? else {
         return Ok(false);
     };
     for units in published.chunks() {
@@ -137,11 +179,11 @@ pub(crate) fn unit_damage(
     runs: &[PageRun],
     len: u64,
     trailer: u128,
-    unit: u32,
+    what: &ObjectTraits,
     summed: &mut dyn FnMut(PageRun, bool),
 ) -> Result<Vec<Range<u64>>, DeviceError> {
     let data = len.div_ceil(source.page_bytes as u64);
-    let published = match PublishedSums::read(source, runs, len, trailer, unit) {
+    let published = match PublishedSums::read(source, runs, len, trailer, what) {
         Ok(Some(published)) => published,
         Err(error) if error.is_passing() => return Err(error),
         Ok(None) | Err(_) => return Ok(std::iter::once(0..data).collect()),
@@ -170,6 +212,7 @@ pub(crate) fn unit_damage(
 struct PublishedSums {
     pages: Vec<u64>,
     sums: Vec<u8>,
+    rule: SumRule,
     unit: usize,
 }
 
@@ -180,9 +223,10 @@ impl PublishedSums {
         runs: &[PageRun],
         len: u64,
         trailer: u128,
-        unit: u32,
+        what: &ObjectTraits,
     ) -> Result<Option<PublishedSums>, DeviceError> {
         let data = len.div_ceil(source.page_bytes as u64);
+        let unit = unit_pages(what.check, source.page_bytes);
         let mut pages: Vec<u64> = runs.iter().flat_map(|run| run.at..run.end()).collect();
         if pages.len() as u64 != data + trailer_pages(data, unit, source.page_bytes) {
             return Ok(None);
@@ -193,7 +237,7 @@ impl PublishedSums {
         }
         pages.truncate(data as usize);
         let right = hash128(&sums) == trailer;
-        Ok(right.then_some(PublishedSums { pages, sums, unit: unit as usize }))
+        Ok(right.then_some(PublishedSums { pages, sums, rule: what.sums, unit: unit as usize }))
     }
 
     /// All units, in ranges that are read at once.
@@ -223,7 +267,7 @@ impl PublishedSums {
         let parts = bytes.chunks(self.unit * source.page_bytes);
         let damaged = units.zip(parts).filter(|(index, part)| {
             let stored = self.sums.get(index * 4..index * 4 + 4);
-            stored != Some(&copal_codec::crc32c(0, part).to_le_bytes())
+            stored != Some(&self.rule.sum(0, part, source.page_bytes).to_le_bytes())
         });
         Ok(damaged.map(|(index, _)| index).collect())
     }

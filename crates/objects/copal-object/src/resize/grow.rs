@@ -1,4 +1,4 @@
-//! Making pages available: draining the quarantine, filling hollow space, growing the store, reservations.
+//! Making pages available: draining the quarantine, filling hollow space, growing the store.
 //!
 //! Design: docs/design/object.md#space
 //! Invariants
@@ -10,6 +10,7 @@ use crate::{
     engine::{
         admission::{admit_op, enter_internal, wait_journal},
         pump::{pump, wait_change},
+        shortage::clean_for,
         steps::close_group,
     },
     format::{ops::RecordOp, superblock::STORE_BYTES_MAX},
@@ -26,32 +27,6 @@ struct GrownSizes {
     usual: u64,
     /// Just enough.
     least: u64,
-}
-
-/// Space reserved for its owner until dropped.
-pub struct SpaceReservation {
-    inner: Arc<StoreCore>,
-    pages: u64,
-}
-
-impl SpaceReservation {
-    /// Bytes that are kept.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.pages * self.inner.shape.page_bytes as u64
-    }
-}
-
-impl Drop for SpaceReservation {
-    fn drop(&mut self) {
-        self.inner.state.lock().space.end_reservation(self.pages);
-    }
-}
-
-impl std::fmt::Debug for SpaceReservation {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SpaceReservation").field("bytes", &self.bytes()).finish()
-    }
 }
 
 /// Lets operations use the store's own reserve, except the part for the next checkpoint, until this is
@@ -82,18 +57,6 @@ pub(crate) fn lend_system_space(store: &Arc<StoreCore>) -> SystemLoan {
     SystemLoan { inner: Arc::clone(store) }
 }
 
-/// Reserves space for the caller.
-pub(crate) fn reserve(store: &Arc<StoreCore>, bytes: u64) -> Result<SpaceReservation, StoreError> {
-    let pages = bytes.div_ceil(store.shape.page_bytes as u64);
-    let mut state = store.state.lock();
-    while pages > state.space.available_pages() {
-        state.writable()?;
-        make_available(store, &mut state, pages, pages)?;
-    }
-    state.space.reserve(pages);
-    Ok(SpaceReservation { inner: Arc::clone(store), pages })
-}
-
 /// Makes progress towards `wanted` available pages; the caller then checks again. `NoSpace` if fewer than
 /// `needed` can become available. Releases the mutex meanwhile.
 pub(crate) fn make_available(
@@ -104,11 +67,16 @@ pub(crate) fn make_available(
 ) -> Result<(), StoreError> {
     let freed = crate::format::run::pages_of(state.commit.open_freed());
     let held = state.space.held_pages();
-    let waiting = state.space.quarantine_pages() - held + freed;
+    let discarding = state.space.discarding_pages();
+    if discarding > 0 && state.space.available_pages() + discarding >= needed {
+        wait_change(store, state);
+        return Ok(());
+    }
+    let waiting = state.space.quarantine_pages() - held - discarding + freed;
     if waiting > 0 && state.space.available_pages() + waiting >= needed {
         return drain(store, state);
     }
-    if grow(store, state, wanted, needed)? {
+    if clean_for(store, state, needed)? || grow(store, state, wanted, needed)? {
         return Ok(());
     }
     if waiting > 0 {
@@ -263,7 +231,7 @@ pub(crate) fn room(store: &StoreCore) -> WritableSpace {
     // The store reserves its share of the growth.
     let growth = (of_bytes - size).saturating_sub(grown.saturating_sub(kept));
     WritableSpace {
-        bytes: state.space.available_pages() * page + growth,
+        bytes: state.space.writable_pages() * page + growth,
         of_bytes,
         is_open_ended: grows && store.files.is_none() && limit == STORE_BYTES_MAX,
     }

@@ -1,4 +1,5 @@
 //! Available space: quarantine drains, growth, reservations, and shrinking.
 
 pub(crate) mod grow;
+pub(crate) mod reservation;
 pub(crate) mod shrink;

@@ -323,6 +323,18 @@ impl PageAllocator {
         }
     }
 
+    /// Free pages in zones that do not count as written.
+    pub(crate) fn unwritten_pages(&self) -> u64 {
+        let zones = |range: &Range<u64>| range.start / ZONE_PAGES..range.end.div_ceil(ZONE_PAGES);
+        let unwritten = |range: Range<u64>| {
+            let unwritten =
+                zones(&range).filter(|&zone| !self.written.get(zone as usize).is_some_and(|is| *is));
+            unwritten
+                .map(move |zone| range.end.min((zone + 1) * ZONE_PAGES) - range.start.max(zone * ZONE_PAGES))
+        };
+        self.free_ranges().into_iter().flat_map(unwritten).sum()
+    }
+
     /// Number of runs that [`PageAllocator::written_zones`] returns.
     pub(crate) fn zone_runs(&self) -> u64 {
         self.zone_runs

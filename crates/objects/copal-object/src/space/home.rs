@@ -9,6 +9,9 @@ pub(crate) struct PageHome {
     pub(crate) owner: u64,
     /// The pages are written by the open group. A backend may place them beside the group's record.
     pub(crate) in_group: bool,
+    /// The pages are a frame that only its record proves: with `in_group`, a backend that lets frames ride places them
+    /// beside the record, for any number of them.
+    pub(crate) is_frame: bool,
 }
 
 impl PageHome {
@@ -16,4 +19,6 @@ impl PageHome {
     pub(crate) const STORE: u64 = u64::MAX;
     /// Owner of second copies.
     pub(crate) const STORE_COPY: u64 = u64::MAX - 1;
+    /// Owner of pages that the cleaner moves.
+    pub(crate) const SURVIVORS: u64 = u64::MAX - 2;
 }

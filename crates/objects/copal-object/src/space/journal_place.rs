@@ -8,7 +8,8 @@
 //!   durable (OBJ-7).
 //! - One sixteenth of the ring is reserved for records that free space and for mounts.
 
-use crate::format::{hash64, record, record::RecordHeader, run::PageRun};
+use crate::format::{hash64, record, record::RecordHeader, run::PageRun, segment::ChainSegment};
+use bytes::Bytes;
 use copal_device::AlignedBuf;
 use std::fmt::Debug;
 
@@ -19,6 +20,11 @@ pub(crate) trait JournalPlace: Debug {
 
     /// Position of the next record.
     fn head(&self) -> u64;
+
+    /// The segment with the head.
+    fn segment(&self) -> ChainSegment {
+        ChainSegment::default()
+    }
 
     /// Pages of the records that recovery would replay, and of skipped space between them.
     fn used_pages(&self) -> u64;
@@ -55,14 +61,29 @@ pub(crate) trait JournalPlace: Debug {
         0
     }
 
-    /// Ensures that the open group has room for `pages` more pages of data. `false`: it must be closed first, or the
-    /// next segment cannot be entered yet.
-    fn prepare_data(&mut self, _pages: u64) -> bool {
+    /// Ensures that the open group has room for `pages` more pages of data and `ops_bytes` more bytes of operations.
+    /// `false`: it must be closed first, or the next segment cannot be entered yet.
+    fn prepare_data(&mut self, _pages: u64, _ops_bytes: usize) -> bool {
         true
     }
 
     /// The open group has `ops_bytes` bytes of operations.
     fn note_ops(&mut self, _ops_bytes: usize) {}
+
+    /// Segments of records that a checkpoint would pass.
+    fn passable_segments(&self) -> usize {
+        0
+    }
+
+    /// Whether the space of records that a checkpoint passes is needed now.
+    fn is_short(&self) -> bool {
+        false
+    }
+
+    /// Whether records cannot go on behind the current segment, since no segment is free.
+    fn lacks_segment(&self) -> bool {
+        false
+    }
 
     /// Whether records hold data, so that reads may wait for them.
     fn has_data(&self) -> bool {
@@ -74,6 +95,11 @@ pub(crate) trait JournalPlace: Debug {
         Some(bytes)
     }
 
+    /// Bytes of a page that waits for the open group's record.
+    fn page(&self, _at: u64) -> Option<Bytes> {
+        None
+    }
+
     /// Whether a page of `run` waits for the open group's record.
     fn holds(&self, _run: PageRun) -> bool {
         false
@@ -83,6 +109,14 @@ pub(crate) trait JournalPlace: Debug {
     fn take_header(&mut self) -> Option<(PageRun, AlignedBuf)> {
         None
     }
+
+    /// Pages that will hold records, to fill with zeros now: the first write to a block of a file costs metadata.
+    fn take_zeros(&mut self) -> Option<PageRun> {
+        None
+    }
+
+    /// The zeros of [`JournalPlace::take_zeros`] are written.
+    fn zeros_written(&mut self, _run: PageRun) {}
 
     /// The header was written while `epoch` was open.
     fn header_written(&mut self, _epoch: u64) {}

@@ -9,6 +9,7 @@
 //!   others.
 
 pub(crate) mod allocator;
+pub(crate) mod discards;
 mod freed_extents;
 pub(crate) mod hollow;
 pub(crate) mod home;
@@ -17,12 +18,17 @@ pub(crate) mod pins;
 pub(crate) mod placement;
 pub(crate) mod recent;
 mod run_index;
+pub(crate) mod segment_table;
 
 use crate::{
     format::run::{PageRun, pages_of},
     space::home::PageHome,
     space::{
-        allocator::ZONE_PAGES, freed_extents::FreedExtents, pins::PagePins, placement::Placement,
+        allocator::ZONE_PAGES,
+        discards::{DeviceLoad, SpaceDiscards},
+        freed_extents::FreedExtents,
+        pins::PagePins,
+        placement::Placement,
         recent::RecentPages,
     },
 };
@@ -48,6 +54,7 @@ pub(crate) struct SpaceState {
     /// Prepared stream extents: written space, owned, in no record.
     spare_extents: Vec<PageRun>,
     freed_extents: FreedExtents,
+    discards: SpaceDiscards,
     /// Reserved by callers of `reserve`.
     reserved_pages: u64,
     /// Pages that must be free for a checkpoint of the present tables, for any layout of free space;
@@ -69,11 +76,16 @@ const QUARANTINE_PAGES_MAX: u64 = 32 << 10;
 
 impl SpaceState {
     /// Freed stream extents of at least `extent_pages` pages are kept for streams.
-    pub(crate) fn new(placement: Box<dyn Placement>, extent_pages: u64) -> SpaceState {
+    pub(crate) fn new(
+        placement: Box<dyn Placement>,
+        extent_pages: u64,
+        discards: SpaceDiscards,
+    ) -> SpaceState {
         let keeps = placement.keeps_extents();
         SpaceState {
             placement,
             freed_extents: FreedExtents::new(keeps.then_some(extent_pages)),
+            discards,
             quarantine: VecDeque::new(),
             quarantine_pages: 0,
             drain_epoch: 0,
@@ -128,7 +140,8 @@ impl SpaceState {
     /// Pages kept for deletes, trims and checkpoints: 2 % (in a directory, a part of its reserve), and room
     /// for the next checkpoint.
     pub(crate) fn system_pages(&self) -> u64 {
-        let for_checkpoint = SpaceState::checkpoint_reserve(self.checkpoint_pages);
+        let for_checkpoint =
+            SpaceState::checkpoint_reserve(self.checkpoint_pages) + self.placement.kept_always();
         match self.loans {
             0 => self.placement.kept_pages().max(for_checkpoint),
             _ => for_checkpoint,
@@ -138,7 +151,7 @@ impl SpaceState {
     /// Pages kept, as in [`SpaceState::system_pages`], on a device with `pages` pages besides them.
     pub(crate) fn system_pages_of(&self, pages: u64) -> u64 {
         (pages / (self.placement.kept_one_in() - 1) + 1)
-            .max(SpaceState::checkpoint_reserve(self.checkpoint_pages))
+            .max(SpaceState::checkpoint_reserve(self.checkpoint_pages) + self.placement.kept_always())
     }
 
     /// Pages that ordinary operations leave free for a checkpoint whose copies take `pages` each. They cover
@@ -150,22 +163,69 @@ impl SpaceState {
 
     /// Whether one copy of the next checkpoint fits.
     pub(crate) fn fits_checkpoint(&self) -> bool {
-        self.free_pages() >= self.checkpoint_pages
+        let kept = self.freed_extents.pages();
+        self.placement.fits_checkpoint(self.checkpoint_pages.saturating_sub(kept))
     }
 
     /// Pages available to an operation that frees space.
     pub(crate) fn releasable_pages(&self) -> u64 {
-        self.free_pages().saturating_sub(self.checkpoint_pages)
+        let kept = self.checkpoint_pages + self.placement.kept_from_releases();
+        self.free_pages().saturating_sub(kept)
     }
 
     /// Pages available to an ordinary operation.
     pub(crate) fn available_pages(&self) -> u64 {
-        self.free_pages().saturating_sub(self.system_pages()).saturating_sub(self.reserved_pages)
+        self.available_pages_with(0)
+    }
+
+    /// Pages available to an ordinary operation that may spend `spendable` reserved pages.
+    pub(crate) fn available_pages_with(&self, spendable: u64) -> u64 {
+        let reserved = self.reserved_pages - spendable;
+        self.free_pages().saturating_sub(self.system_pages()).saturating_sub(reserved)
+    }
+
+    /// Pages that an ordinary operation can get now, perhaps after it has waited for the cleaner.
+    pub(crate) fn reachable_pages(&self) -> u64 {
+        self.without_kept(self.placement.reachable_pages())
+    }
+
+    /// Pages that ordinary operations will get, perhaps after they have waited for the cleaner.
+    pub(crate) fn writable_pages(&self) -> u64 {
+        self.without_kept(self.placement.lasting_pages())
+    }
+
+    fn without_kept(&self, pages: u64) -> u64 {
+        let pages = pages + self.freed_extents.pages();
+        pages.saturating_sub(self.system_pages()).saturating_sub(self.reserved_pages)
     }
 
     /// Freed pages that are not reusable yet, for any reason.
     pub(crate) fn quarantine_pages(&self) -> u64 {
-        self.quarantine_pages + self.pins.held_pages
+        self.quarantine_pages + self.pins.held_pages + self.discards.pending_pages()
+    }
+
+    /// Those of [`SpaceState::quarantine_pages`] that wait for the end of a discard.
+    pub(crate) fn discarding_pages(&self) -> u64 {
+        self.discards.pending_pages()
+    }
+
+    pub(crate) fn discards(&self) -> &SpaceDiscards {
+        &self.discards
+    }
+
+    /// Takes the pages of the next discard, if one is due: half of the available pages stay.
+    pub(crate) fn begin_discard(&mut self, load: DeviceLoad) -> Option<PageRun> {
+        let room = self.available_pages() / 2;
+        self.discards.begin(load, room, self.placement.as_mut())
+    }
+
+    /// The discard of `run` has ended while `epoch` was open; `done`: with success.
+    pub(crate) fn discarded(&mut self, run: PageRun, done: bool, epoch: u64, load: DeviceLoad) {
+        if self.discards.end(run, done, load) {
+            self.placement.release(run);
+        } else {
+            self.placement.discarded(run, done, epoch);
+        }
     }
 
     /// Those of [`SpaceState::quarantine_pages`] that wait only for pins.
@@ -182,6 +242,11 @@ impl SpaceState {
     pub(crate) fn quarantined(&self) -> impl Iterator<Item = &PageRun> {
         let held = self.pins.held.values().flatten();
         self.quarantine.iter().flat_map(|freed| &freed.runs).chain(held)
+    }
+
+    /// Runs without an owner that cannot be taken now: in quarantine, under a discard, or kept for streams.
+    pub(crate) fn ownerless_runs(&self) -> impl Iterator<Item = PageRun> + '_ {
+        self.quarantined().chain(self.spare_extents()).copied().chain(self.discards.pending())
     }
 
     /// Epoch that must be flushed, and durably recorded as flushed, to empty the quarantine.
@@ -228,6 +293,7 @@ impl SpaceState {
                         self.recent.forget(run);
                         // A kept extent counts as free, and stays taken for others.
                         if !self.freed_extents.keep(run) {
+                            self.discards.note_free(run);
                             reusable.push(run);
                         }
                     }
@@ -244,8 +310,10 @@ impl SpaceState {
 
     /// Frees the extents that are kept for streams.
     pub(crate) fn release_extents(&mut self) {
-        let kept = self.freed_extents.take_all();
-        kept.into_iter().for_each(|run| self.placement.release(run));
+        for run in self.freed_extents.take_all() {
+            self.discards.note_free(run);
+            self.placement.release(run);
+        }
     }
 
     /// Requests a drain of the quarantine up to `epoch`.
@@ -263,6 +331,12 @@ impl SpaceState {
         self.pins.pin(runs)
     }
 
+    /// Pages that are pinned now, each pin by itself.
+    #[cfg(test)]
+    pub(crate) fn pinned(&self) -> u64 {
+        self.pins.pinned()
+    }
+
     /// Like [`SpaceState::pin`], without a bound on its duration.
     pub(crate) fn pin_lasting(&mut self, runs: Vec<PageRun>) -> u64 {
         self.pins.pin_lasting(runs)
@@ -274,6 +348,7 @@ impl SpaceState {
         for &run in &reusable {
             self.recent.forget(run);
             if !self.freed_extents.keep(run) {
+                self.discards.note_free(run);
                 self.placement.release(run);
             }
         }
@@ -370,7 +445,10 @@ impl SpaceState {
     /// Frees staged pages that will never be published. They were in no record, so they are free at once.
     pub(crate) fn unstage(&mut self, runs: &[PageRun]) {
         self.staged_pages -= pages_of(runs);
-        runs.iter().for_each(|&run| self.placement.release(run));
+        for &run in runs {
+            self.discards.note_free(run);
+            self.placement.release(run);
+        }
     }
 
     pub(crate) fn is_resizing(&self) -> bool {

@@ -49,6 +49,12 @@ impl PagePins {
         ticket
     }
 
+    /// Pages of all pins.
+    #[cfg(test)]
+    pub(crate) fn pinned(&self) -> u64 {
+        self.runs.values().map(|runs| pages_of(runs)).sum()
+    }
+
     /// Like [`PagePins::pin`], without a bound on its duration.
     pub(crate) fn pin_lasting(&mut self, runs: Vec<PageRun>) -> u64 {
         let ticket = self.pin(runs);

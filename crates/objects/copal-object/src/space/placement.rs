@@ -8,9 +8,11 @@
 //! Not here: quarantine and reserves (`space`).
 
 use crate::{
+    LogSegments,
     format::run::{PageRun, RUN_PAGES_MAX},
     space::home::PageHome,
     space::journal_place::JournalPlace,
+    space::segment_table::SegmentTable,
 };
 use std::{fmt::Debug, ops::Range};
 
@@ -30,13 +32,23 @@ pub(crate) trait Placement: Debug + Send {
         self.free_pages()
     }
 
+    /// Those of them that can become free for data. The rests of segments that other heads append to cannot.
+    fn reachable_pages(&self) -> u64 {
+        self.ownerless_pages()
+    }
+
+    /// Those of them that will stay so, however the heads move on.
+    fn lasting_pages(&self) -> u64 {
+        self.ownerless_pages()
+    }
+
     /// Whether the owned pages leave the places for records that the backend needs; otherwise the reason.
     fn verify(&self) -> Result<(), String> {
         Ok(())
     }
 
-    /// Longest run that can be allocated, in pages.
-    fn run_pages_max(&self) -> u32 {
+    /// Longest frame in pages.
+    fn frame_pages_max(&self) -> u32 {
         RUN_PAGES_MAX
     }
 
@@ -47,6 +59,44 @@ pub(crate) trait Placement: Debug + Send {
 
     /// Pages that ordinary operations leave free, besides those for checkpoints.
     fn kept_pages(&self) -> u64;
+
+    /// Pages that every ordinary operation leaves free, besides those for checkpoints.
+    fn kept_always(&self) -> u64 {
+        0
+    }
+
+    /// Pages that operations which free space leave, besides those for checkpoints, if they need pages at first.
+    fn kept_from_releases(&self) -> u64 {
+        0
+    }
+
+    /// Whether one copy of a checkpoint of `pages` pages finds room.
+    fn fits_checkpoint(&self, pages: u64) -> bool {
+        self.free_pages() >= pages
+    }
+
+    /// The segments of a backend that needs a cleaner.
+    fn segments(&self) -> Option<&SegmentTable> {
+        None
+    }
+
+    /// Segments to which the cleaner may move pages, while a checkpoint of `checkpoint_pages` pages finds room.
+    fn segments_for_survivors(&self, _checkpoint_pages: u64) -> u64 {
+        0
+    }
+
+    /// Sets whether survivors may take one of the segments that are kept for records.
+    fn lend_to_survivors(&mut self, _lends: bool) {}
+
+    /// Pages left in the segment to which the cleaner appends.
+    fn survivor_rest(&self) -> u32 {
+        0
+    }
+
+    /// That segment.
+    fn survivor_segment(&self) -> Option<u32> {
+        None
+    }
 
     /// One of so many pages is kept, for the computation of growth.
     fn kept_one_in(&self) -> u64 {
@@ -59,6 +109,21 @@ pub(crate) trait Placement: Debug + Send {
     /// Like [`Placement::take`], for an object that may continue there.
     fn take_for(&mut self, run: PageRun, _owner: u64) -> bool {
         self.take(run)
+    }
+
+    /// Like [`Placement::take`]; `false` also if a page is not available to every operation.
+    fn take_free(&mut self, run: PageRun) -> bool {
+        self.take(run)
+    }
+
+    /// Page behind the last one.
+    fn pages_end(&self) -> u64 {
+        self.pages()
+    }
+
+    /// Pages that can be taken with [`Placement::take_free`] are multiples of this, at multiples of it.
+    fn free_granule(&self) -> u64 {
+        1
     }
 
     /// The pages of `run` that can have an owner.
@@ -86,6 +151,11 @@ pub(crate) trait Placement: Debug + Send {
     /// All free pages, ascending, if addresses have an end.
     fn free_ranges(&self) -> Vec<Range<u64>> {
         Vec::new()
+    }
+
+    /// The longest run that [`Placement::take_free`] takes; empty if there is none.
+    fn longest_free(&self) -> Range<u64> {
+        self.free_ranges().into_iter().max_by_key(|range| range.end - range.start).unwrap_or_default()
     }
 
     /// Hollow pages, ascending.
@@ -162,6 +232,16 @@ pub(crate) trait Placement: Debug + Send {
 
     /// Queries the host's free space.
     fn query_host(&mut self, _unwritten_bytes: u64) {}
+
+    /// Use of segments, if the backend has some.
+    fn segment_use(&self) -> Option<LogSegments> {
+        None
+    }
+
+    /// Free pages that were never written, as far as the backend knows.
+    fn unwritten_pages(&self) -> u64 {
+        0
+    }
 
     /// Frees those files among `numbers` that no record names.
     fn free_unknown_files(&mut self, _numbers: &[u32]) {}

@@ -69,6 +69,8 @@ pub(crate) struct CheckpointState {
     step: CheckpointStep,
     /// A checkpoint is requested now, also with a short journal.
     forced: bool,
+    /// Nothing is written behind the next checkpoint before the next opening.
+    last: bool,
     finished: u64,
     /// The mount is durable: pages may be allocated (OBJ-4).
     mounted: bool,
@@ -80,7 +82,7 @@ impl CheckpointState {
     pub(crate) fn new(superblock: Superblock, runs: Vec<PageRun>, mounted: bool) -> CheckpointState {
         let profile = superblock.profile.clone();
         let step = CheckpointStep::Idle;
-        CheckpointState { superblock, runs, step, forced: false, finished: 0, mounted, profile }
+        CheckpointState { superblock, runs, step, forced: false, last: false, finished: 0, mounted, profile }
     }
 
     /// Newest superblock on the device.
@@ -110,6 +112,16 @@ impl CheckpointState {
     /// Requests a checkpoint now, also with a short journal.
     pub(crate) fn force(&mut self) {
         self.forced = true;
+    }
+
+    /// Requests the last checkpoint before the store is closed: all is durable, and no record follows.
+    pub(crate) fn force_last(&mut self) {
+        self.forced = true;
+        self.last = true;
+    }
+
+    pub(crate) fn is_last(&self) -> bool {
+        self.last
     }
 
     pub(crate) fn is_forced(&self) -> bool {

@@ -7,31 +7,43 @@
 //! Not here: the steps (`engine`), planning a transaction (`commit`).
 
 pub(crate) mod checkpoint;
+pub(crate) mod cleaner;
 pub(crate) mod commit;
 pub(crate) mod entropy;
 pub(crate) mod fence;
+pub(crate) mod inline_pages;
 pub(crate) mod owners;
 pub(crate) mod pending_frames;
 pub(crate) mod queue;
 pub(crate) mod stream;
+pub(crate) mod verified_ranges;
 
 use crate::{
     FramePos, ObjectId, StoreError,
     backend::hostfs::HostFiles,
     flaw::{BrokenRule, StoreFlaw},
-    format::{ops::RecordOp, run::PageRun},
-    space::SpaceState,
+    format::{moved_part::MovedPart, ops::RecordOp, record, run::PageRun},
+    space::{SpaceState, discards::DeviceLoad},
     state::{
-        checkpoint::CheckpointState, commit::CommitState, entropy::EntropySource, fence::WriteFence,
-        owners::StoreOwners, queue::WorkQueue, stream::StreamState,
+        checkpoint::CheckpointState,
+        cleaner::{CleanerState, CleanerTrigger},
+        commit::{CommitState, group::GroupRoom},
+        entropy::EntropySource,
+        fence::WriteFence,
+        inline_pages::InlinePages,
+        owners::StoreOwners,
+        queue::WorkQueue,
+        stream::StreamState,
+        verified_ranges::VerifiedRanges,
     },
     tables::{ObjectTables, OpEffect, snapshot},
 };
+use bytes::Bytes;
 use copal_device::{
     AlignedBuf, Completer, Completion, CompletionDriver, Device, DeviceError, Geometry, Io, IoClass, IoKind,
 };
 use parking_lot::{Condvar, Mutex};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Constants of an open store.
 #[derive(Debug)]
@@ -47,6 +59,8 @@ pub(crate) struct StoreShape {
     pub(crate) gap_bytes: u64,
     /// Commands of one caller that are in flight together.
     pub(crate) depth: usize,
+    /// Most bytes of data of a transaction that lie in its record.
+    pub(crate) inline_bytes: usize,
     /// Pages of the smallest stream extent.
     pub(crate) stream_extent_pages: u64,
     pub(crate) broken: BrokenRule,
@@ -58,6 +72,7 @@ pub(crate) struct StoreShape {
     pub(crate) chain_page_bytes: usize,
     /// Chain pages that are written at a time, and that one caller encodes.
     pub(crate) chain_pages_in_flight: u32,
+    pub(crate) cleaner_trigger: CleanerTrigger,
     /// Shrinking keeps only the reserve, at the end of the store. For tests.
     pub(crate) gives_lowest: bool,
 }
@@ -83,6 +98,8 @@ pub(crate) struct StoreCore {
     pub(crate) state: Mutex<StoreState>,
     pub(crate) changed: Condvar,
     pub(crate) owners: StoreOwners,
+    /// See `Store::note_verified_ranges`.
+    pub(crate) verified: OnceLock<VerifiedRanges>,
 }
 
 /// The changing state; each part has its own owner.
@@ -91,7 +108,9 @@ pub(crate) struct StoreState {
     pub(crate) space: SpaceState,
     pub(crate) commit: CommitState,
     pub(crate) streams: StreamState,
+    pub(crate) inline: InlinePages,
     pub(crate) checkpoint: CheckpointState,
+    pub(crate) cleaner: CleanerState,
     pub(crate) fence: WriteFence,
     pub(crate) queue: WorkQueue,
     pub(crate) entropy: EntropySource,
@@ -111,7 +130,7 @@ impl StoreState {
     pub(crate) fn enter(&mut self, op: &RecordOp, lsn: u64) {
         let mut effect = OpEffect::default();
         let frees_extents = match op {
-            RecordOp::StreamTrim { .. } => true,
+            RecordOp::StreamTrim { .. } | RecordOp::StreamTruncate { .. } => true,
             RecordOp::Delete { id } => self.tables.stream(*id).is_some(),
             _ => false,
         };
@@ -124,9 +143,18 @@ impl StoreState {
         if frees_extents {
             effect.freed.iter().for_each(|&run| self.space.note_freed_extent(run));
         }
+        self.forget_inline(&effect.freed);
         self.commit.enter(op, &mut effect.freed);
         self.space.placement_mut().journal_mut().note_ops(self.commit.open_ops_bytes());
         self.update_checkpoint_reserve();
+    }
+
+    /// Inline pages that lost their owner are not placed.
+    fn forget_inline(&mut self, freed: &[PageRun]) {
+        let needed = self.checkpoint.pending().map(|pending| pending.superblock.checkpoint_lsn);
+        for &run in freed {
+            self.inline.forget(run, needed, |page| self.space.pin(vec![page]));
+        }
     }
 
     /// Updates the pages kept for the next checkpoint, after the tables have changed or a checkpoint began or
@@ -150,9 +178,32 @@ impl StoreState {
         self.commit.fits_journal(self.space.placement().journal(), ops_bytes, releasing)
     }
 
+    /// Room in the open group for `ops_bytes` bytes of operations (OBJ-16).
+    /// # Errors
+    /// `TooLarge`: longer than any record.
+    pub(crate) fn find_room(&self, ops_bytes: usize, releasing: bool) -> Result<GroupRoom, StoreError> {
+        let journal = self.space.placement().journal();
+        if record::HEADER_LEN + ops_bytes > journal.record_bytes_max() {
+            return Err(StoreError::TooLarge);
+        }
+        let Some(admitted) = self.commit.admit(journal, ops_bytes) else {
+            return Ok(GroupRoom::GroupFull);
+        };
+        // At least one of the two ways to become durable must be open: a record or a checkpoint.
+        if !self.space.fits_checkpoint() && !self.fits_journal(ops_bytes, releasing) {
+            return Ok(GroupRoom::JournalFull);
+        }
+        Ok(GroupRoom::Admitted(admitted))
+    }
+
     /// Pages missing for a checkpoint of tables that are `more` bytes longer. An operation that only frees
     /// space (`releases`) may use the whole reserve.
     pub(crate) fn pages_for_tables(&self, more: u64, releases: bool) -> u64 {
+        self.pages_for_tables_with(more, releases, 0)
+    }
+
+    /// Like [`StoreState::pages_for_tables`], for an operation that may spend `spendable` reserved pages.
+    pub(crate) fn pages_for_tables_with(&self, more: u64, releases: bool, spendable: u64) -> u64 {
         let pages = self.checkpoint_pages_with(more);
         let free = self.space.free_pages();
         if pages <= self.space.checkpoint_pages() {
@@ -160,14 +211,18 @@ impl StoreState {
         } else if releases {
             pages.saturating_sub(free)
         } else {
-            let free = free.saturating_sub(self.space.reserved_pages());
+            let free = free.saturating_sub(self.space.reserved_pages() - spendable);
             SpaceState::checkpoint_reserve(pages).saturating_sub(free)
         }
     }
 
     /// Whether an operation in progress may change the room in the journal or for a checkpoint.
     pub(crate) fn is_moving(&self) -> bool {
-        self.commit.is_moving() || !self.checkpoint.is_idle() || self.queue.has_ios()
+        self.commit.is_moving()
+            || !self.checkpoint.is_idle()
+            || self.cleaner.is_copying()
+            || self.queue.has_ios()
+            || self.space.discarding_pages() > 0
     }
 
     /// The error if no checkpoint fits.
@@ -199,9 +254,26 @@ impl StoreState {
         journal.has_data() && (!self.commit.is_open_empty() || journal.awaited_epoch().is_some())
     }
 
+    /// Keeps those of `parts` that no operation has changed. The rest of the others needs another round.
+    pub(crate) fn keep_unchanged_parts(&mut self, parts: &mut Vec<MovedPart>) {
+        let Some(segments) = self.space.placement().segments() else { return };
+        parts.retain(|part| {
+            let is_unchanged = self.tables.holds_part(part);
+            if let Some(round) = self.cleaner.round.as_mut().filter(|_| !is_unchanged) {
+                round.changed.extend(segments.parts(part.from).map(|(segment, _)| segment));
+            }
+            is_unchanged
+        });
+    }
+
+    /// Bytes of a page that waits in memory: for its place, or for the record of the open group.
+    pub(crate) fn waiting_page(&self, at: u64) -> Option<Bytes> {
+        self.inline.page(at).cloned().or_else(|| self.space.placement().journal().page(at))
+    }
+
     /// Whether a page of `run` is not on the device yet.
     pub(crate) fn is_unwritten(&self, run: PageRun) -> bool {
-        self.commit.is_in_flight(run) || self.space.placement().journal().holds(run)
+        self.commit.is_in_flight(run) || self.inline.holds(run) || self.space.placement().journal().holds(run)
     }
 
     /// The write of a frame has completed.
@@ -224,6 +296,15 @@ impl StoreState {
         }
     }
 
+    /// The stream ends before frame `from`: answers callers that wait for one of the frames that are gone. The next
+    /// frame begins behind `used` pages of the last piece.
+    pub(crate) fn cut_stream(&mut self, stream: u64, from: u64, used: u32) {
+        for (completer, frame) in self.streams.cut_stream(stream, from, used) {
+            let error = StoreError::FrameCut { id: ObjectId(stream), frame: FramePos(frame) };
+            self.queue.deliver(completer, Err(error));
+        }
+    }
+
     /// The stream was deleted: answers callers that wait for one of its frames.
     pub(crate) fn forget_stream(&mut self, stream: u64) {
         for completer in self.streams.forget_stream(stream) {
@@ -236,6 +317,13 @@ impl StoreCore {
     /// A completion whose waiter runs the device's events if the device has no thread.
     pub(crate) fn promise<T>(&self) -> (Completer<T>, Completion<T>) {
         Completion::pair(self.driver.clone())
+    }
+
+    /// Time and commands of the device.
+    pub(crate) fn load(&self) -> DeviceLoad {
+        let counters = self.device.counters();
+        let commands = counters.reads + counters.writes + counters.flushes + counters.zeroes;
+        DeviceLoad { now: self.device.clock().now(), commands }
     }
 
     /// Reads whole pages on this thread.

@@ -153,6 +153,19 @@ impl PendingFrames {
         waiters.map(|(_, completer)| completer)
     }
 
+    /// First page of `frame` in its piece, while it is not durable.
+    pub(crate) fn page_of(&self, frame: u64) -> Option<u32> {
+        let index = self.frames.binary_search_by_key(&frame, |state| state.frame).ok()?;
+        Some(self.frames[index].at)
+    }
+
+    /// Takes the frames from `from` on.
+    pub(crate) fn cut_off(&mut self, from: u64) -> VecDeque<PendingFrame> {
+        let kept = self.frames.partition_point(|state| state.frame < from);
+        self.answered = self.answered.min(kept);
+        self.frames.split_off(kept)
+    }
+
     pub(crate) fn into_frames(self) -> impl Iterator<Item = PendingFrame> {
         self.frames.into_iter()
     }

@@ -1,6 +1,10 @@
 //! Work queue: commands and answers that are processed with the mutex released.
 
-use crate::{format::run::PageRun, tables::chain::ChainEncoder};
+use crate::{
+    format::run::PageRun,
+    state::cleaner::{BatchCopy, BatchRead, plan::PartSearch},
+    tables::chain::ChainEncoder,
+};
 use copal_device::{Completer, Io};
 
 /// Purpose of an I/O.
@@ -23,6 +27,10 @@ pub(crate) enum IoPurpose {
     SegmentHeader {
         epoch: u64,
     },
+    /// Zeros where records will lie.
+    Zeros {
+        run: PageRun,
+    },
     Frame {
         stream: u64,
         ticket: u64,
@@ -32,6 +40,16 @@ pub(crate) enum IoPurpose {
     },
     Flush {
         epoch: u64,
+    },
+    /// Inline pages on the way to their places, under a pin.
+    Placing {
+        pin: u64,
+    },
+    /// Pages that the cleaner moves.
+    MoveRead(Box<BatchRead>),
+    MoveWrite {
+        epoch: u64,
+        copy: Box<BatchCopy>,
     },
     ChainPage,
     Superblock,
@@ -54,6 +72,8 @@ pub(crate) struct WorkQueue {
     answers: Vec<CallerAnswer>,
     /// A chain page to encode.
     encoder: Option<Box<ChainEncoder>>,
+    /// A search of the cleaner.
+    search: Option<PartSearch>,
 }
 
 impl WorkQueue {
@@ -76,6 +96,16 @@ impl WorkQueue {
         self.encoder.take()
     }
 
+    /// Queues a search of the cleaner.
+    pub(crate) fn search_parts(&mut self, search: PartSearch) {
+        self.search = Some(search);
+    }
+
+    /// Takes the search of the cleaner.
+    pub(crate) fn take_search(&mut self) -> Option<PartSearch> {
+        self.search.take()
+    }
+
     /// Takes all commands and answers.
     pub(crate) fn take(&mut self) -> (Vec<IoBatch>, Vec<CallerAnswer>) {
         (std::mem::take(&mut self.batches), std::mem::take(&mut self.answers))
@@ -85,10 +115,11 @@ impl WorkQueue {
     pub(crate) fn drop_ios(&mut self) {
         self.batches.clear();
         self.encoder = None;
+        self.search = None;
     }
 
     pub(crate) fn has_ios(&self) -> bool {
-        !self.batches.is_empty() || self.encoder.is_some()
+        !self.batches.is_empty() || self.encoder.is_some() || self.search.is_some()
     }
 
     pub(crate) fn is_empty(&self) -> bool {

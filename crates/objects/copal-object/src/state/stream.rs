@@ -10,7 +10,7 @@ use crate::{
     format::{ops::DurableFrames, run::PageRun},
     state::pending_frames::{FrameCompleter, PendingFrame, PendingFrames},
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The end of an open stream.
 #[derive(Default)]
@@ -237,20 +237,48 @@ impl StreamState {
     /// The stream was deleted; returns the waiters for its frames. Commits that depend on one of them still
     /// wait for it: the commit that deletes the stream may be lost.
     pub(crate) fn forget_stream(&mut self, stream: u64) -> Vec<FrameCompleter> {
-        let mut waiters = Vec::new();
         for listed in [&mut self.pending, &mut self.due, &mut self.unnamed, &mut self.named_next] {
             listed.remove(&stream);
         }
         let Some(tail) = self.tails.remove(&stream) else {
-            return waiters;
+            return Vec::new();
         };
-        for mut frame in tail.pending.into_frames() {
-            waiters.extend(frame.waiter.take().map(|(_, completer)| completer));
+        let frames = tail.pending.into_frames().collect();
+        self.drop_frames(frames).into_iter().map(|(completer, _)| completer).collect()
+    }
+
+    /// The stream ends before frame `from`, and its next frame begins behind `used` pages of its last piece. Returns
+    /// the waiters for frames that are gone, each with its frame. As for a deleted stream, commits still wait for the
+    /// frames that they depend on.
+    pub(crate) fn cut_stream(&mut self, stream: u64, from: u64, used: u32) -> Vec<(FrameCompleter, u64)> {
+        let tail = self.tails.entry(stream).or_default();
+        (tail.next, tail.used, tail.damaged) = (from, used, false);
+        if tail.durable.next > from {
+            tail.durable = DurableFrames { next: from, last: None };
+        }
+        let gone = tail.pending.cut_off(from);
+        if tail.pending.is_empty() {
+            self.pending.remove(&stream);
+            self.due.remove(&stream);
+        }
+        self.drop_frames(gone)
+    }
+
+    /// Takes the waiters of frames that are gone.
+    fn drop_frames(&mut self, frames: VecDeque<PendingFrame>) -> Vec<(FrameCompleter, u64)> {
+        let mut waiters = Vec::new();
+        for mut frame in frames {
+            waiters.extend(frame.waiter.take().map(|(_, completer)| (completer, frame.frame)));
             if !frame.groups.is_empty() {
                 self.orphans.push(frame);
             }
         }
         waiters
+    }
+
+    /// Whether the frame of a ticket is in flight, and neither cut off nor deleted with its stream.
+    pub(crate) fn is_pending(&mut self, stream: u64, ticket: u64) -> bool {
+        self.tails.get_mut(&stream).is_some_and(|tail| tail.pending.find(ticket).is_some())
     }
 
     /// Pages of `stream` are in use as a raw extent, under `pin`.

@@ -5,22 +5,23 @@
 pub(crate) mod owner;
 
 use crate::{
-    Ack, BackendKind, CheckOptions, CreateOptions, FramePos, FrameReader, Lsn, MkfsOptions, ObjectId,
-    ObjectKind, ObjectStat, ObjectWriter, OpenOptions, RangeCoverage, RawExtent, RecoveryReport,
-    ReservedFrame, ShrinkReport, SpaceReservation, StoreCheckReport, StoreError, StoreOpenError,
-    StoreOwnership, StoreSpace, SystemLoan, Txn, WritableSpace,
+    Ack, BackendKind, CheckOptions, CreateOptions, DumpSink, FramePos, FrameReader, FreeRange, LogSegments,
+    Lsn, MkfsOptions, ObjectId, ObjectKind, ObjectStat, ObjectWriter, OpenOptions, RangeCoverage, RawExtent,
+    RecoveryReport, ReservedFrame, ShrinkReport, SpaceReservation, StoreCheckReport, StoreDiscards,
+    StoreError, StoreOpenError, StoreOwnership, StoreScrub, StoreSpace, SystemLoan, Txn, WritableSpace,
     backend::hostfs::HostFiles,
-    check::fsck,
+    check::{dump::contents, fsck},
     commit::{clean_mark, sync, transaction},
     engine::close,
     format::{run::pages_of, superblock::BACKEND_HOSTFS},
     object::{
+        free_range,
         ranges::{self, ObjectRangeSink},
         read,
     },
     open::{self, OpenOverrides, StoreBackend},
-    resize::{grow, shrink},
-    state::{StoreCore, entropy::EntropySource},
+    resize::{grow, reservation, shrink},
+    state::{StoreCore, entropy::EntropySource, verified_ranges::VerifiedRanges},
     stream::{append, raw_extent},
     tables::{ObjectTables, TableEntry},
 };
@@ -266,15 +267,31 @@ impl Store {
         raw_extent::raw_extent(&self.inner, stream, bytes)
     }
 
-    /// Reserves `bytes` of space for the caller until the reservation is dropped. To use the space, drop the
-    /// reservation and commit.
+    /// Reserves `bytes` of space for the caller until the reservation is dropped, or until commits with
+    /// [`Txn::spend`] have spent it. Each object of such a commit takes whole pages. Staged objects and frames spend
+    /// nothing: drop the reservation before them. Blocks while space is drained or the store grows.
     /// # Errors
     /// `NoSpace`, `Fenced`, `ReadOnly`.
     pub fn reserve(&self, bytes: u64) -> Result<SpaceReservation, StoreError> {
         if self.inner.shape.read_only {
             return Err(StoreError::ReadOnly);
         }
-        grow::reserve(&self.inner, bytes)
+        reservation::reserve(&self.inner, bytes)
+    }
+
+    /// Takes the longest run of free bytes of the device for bytes that are no content of the store: at least
+    /// `sizes.start` of them and at most `sizes.end`. A crash gives it back. Waits for nothing.
+    /// # Errors
+    /// `NoSpace`: no free run is long enough. `Unsupported` in a directory. `Fenced`, `ReadOnly`.
+    pub fn free_range(&self, sizes: Range<u64>) -> Result<FreeRange, StoreError> {
+        if self.inner.shape.read_only {
+            return Err(StoreError::ReadOnly);
+        }
+        if self.inner.files.is_some() {
+            let what = "a directory of files has no range of its own; name a file";
+            return Err(StoreError::Unsupported { backend: BackendKind::Hostfs.name(), what });
+        }
+        free_range::lend(&self.inner, sizes)
     }
 
     /// Lets every operation use the store's reserve for deletes until the loan is dropped; room for the next
@@ -296,21 +313,43 @@ impl Store {
         let state = self.inner.state.lock();
         let page = self.inner.shape.page_bytes as u64;
         let space = &state.space;
-        let free_now = space.free_pages();
-        let free = space.available_pages();
+        let ownerless = space.ownerless_pages();
+        let free = space.writable_pages();
         let quarantine = space.quarantine_pages() + pages_of(state.commit.open_freed());
         let pages = space.placement().pages();
         let hollow = space.placement().hollow_pages();
-        let live = pages - free_now - quarantine - space.staged_pages() - hollow;
+        let live = pages - ownerless - quarantine - space.staged_pages() - hollow;
         StoreSpace {
             size_bytes: pages * page,
             live_bytes: live * page,
             staged_bytes: space.staged_pages() * page,
             quarantine_bytes: quarantine * page,
-            reserved_bytes: (free_now - free) * page,
+            reserved_bytes: (ownerless - free) * page,
             free_bytes: free * page,
             hollow_bytes: hollow * page,
         }
+    }
+
+    /// Discards of free space since the opening.
+    #[must_use]
+    pub fn discards(&self) -> StoreDiscards {
+        let state = self.inner.state.lock();
+        let discards = state.space.discards();
+        StoreDiscards { is_on: discards.is_on(), failed: discards.failed() }
+    }
+
+    /// Free bytes that were never written. On a file, the first flush behind a write there takes longer. 0 for
+    /// backends that keep no account of it. Looks at all free space, with the mutex held.
+    #[must_use]
+    pub fn unwritten_bytes(&self) -> u64 {
+        let pages = self.inner.state.lock().space.placement().unwritten_pages();
+        pages * self.inner.shape.page_bytes as u64
+    }
+
+    /// Use of the segments; `None` for backends without segments.
+    #[must_use]
+    pub fn segments(&self) -> Option<LogSegments> {
+        self.inner.state.lock().space.placement().segment_use()
     }
 
     /// Bytes that writes can still take: free pages and growth. Growth counts if the opening gave a largest
@@ -346,11 +385,42 @@ impl Store {
         entries.map(|(id, entry)| stat_of(&state.tables, id, entry, next(id))).collect()
     }
 
+    /// Lets the next checks of this store leave out bytes that readers have verified by then
+    /// ([`Store::note_verified`]). No effect on a store that may be written.
+    pub fn note_verified_ranges(&self) {
+        if self.inner.shape.read_only {
+            self.inner.verified.get_or_init(VerifiedRanges::default);
+        }
+    }
+
+    /// Notes that the caller has read these bytes of an object, and has found that they have the checksum that their
+    /// writer made. Costs nothing unless [`Store::note_verified_ranges`] was called.
+    pub fn note_verified(&self, id: ObjectId, range: &Range<u64>) {
+        if let Some(verified) = self.inner.verified.get() {
+            verified.add(id, range);
+        }
+    }
+
     /// Checks the store while it is open; see [`CheckOptions`]. Blocks until everything is read.
     /// # Errors
     /// `Device`: repairing failed. Damage is no error but in the report.
     pub fn check(&self, options: &CheckOptions) -> Result<StoreCheckReport, StoreError> {
         fsck::check(&self.inner, options, None)
+    }
+
+    /// Begins a scrub, or goes on with one that was interrupted. Reads nothing yet. One scrub of a store runs at a
+    /// time: two would each keep their place over the other's.
+    #[must_use]
+    pub fn scrub(&self) -> StoreScrub {
+        StoreScrub::new(&self.inner)
+    }
+
+    /// Shows one object with its extents and sums, or one stream with its frames. Blocks on the device. Meanwhile
+    /// its space is not reused. A store that was opened for salvage is shown as far as it is readable.
+    /// # Errors
+    /// `NotFound`. `Device`: the system cannot read at this time. Damage is shown.
+    pub fn dump_object(&self, id: ObjectId, sink: &mut DumpSink<'_>) -> Result<(), StoreError> {
+        contents::object(&self.inner, id, sink)
     }
 
     /// Like [`Store::check`], and reports for every range of the device in bytes whether it was compared with
@@ -424,6 +494,8 @@ impl Store {
     /// Records the durable state, so that later damage to it is reported and not taken for a crash. Unflushed
     /// commits become durable first. Costs one record and one flush. `false`, without I/O, if nothing
     /// happened since the last mark. Blocks.
+    ///
+    /// Discards of free space that waited for a busy device go on.
     ///
     /// Without a mark the acknowledged commits of the last epoch, and the last durable frame of each stream,
     /// can be damaged unnoticed between a kill and the next opening. [`Store::close`] needs no mark. See

@@ -22,6 +22,7 @@ use crate::{
         frame::{self, FrameHeader},
         ops::{RecordOp, StreamFrames},
         run::PageRun,
+        sum_rule::SumRule,
     },
     state::{StoreCore, StoreState, pending_frames::PendingFrame, queue::IoPurpose},
     stream::{
@@ -65,7 +66,7 @@ pub(crate) fn reserve_frame(
             wait_change(store, &mut state);
             continue;
         }
-        if pages > state.space.placement().run_pages_max() {
+        if pages > state.space.placement().frame_pages_max() {
             return Err(StoreError::TooLarge);
         }
         if state.space.placement().frames_ride() {
@@ -141,6 +142,7 @@ fn number_frame(
         frame: place.number,
         flushed_frame: place.durable,
         after,
+        rule: state.tables.stream(stream).map_or_else(SumRule::default, |stream| stream.what.sums),
     };
     let mut buf = AlignedBuf::stale(pages as usize * store.shape.page_bytes);
     frame::encode(&header, frame.payload, &mut buf);

@@ -108,7 +108,7 @@ fn need(store: &StoreCore, state: &StoreState, stream: u64, pages: u32, expected
     let available = state.space.available_pages();
     let wanted = space::stream_extent_pages(held, available, expected_log2, smallest, page_bytes) as u32;
     let least = space::stream_extent_least(page_bytes).min(shape.stream_extent_pages) as u32;
-    let home = PageHome { class: STREAM_CLASS, owner: stream, in_group: false };
+    let home = PageHome { class: STREAM_CLASS, owner: stream, in_group: false, is_frame: false };
     ExtentNeed { home, wanted, least: least.max(pages).min(wanted), frame: pages }
 }
 

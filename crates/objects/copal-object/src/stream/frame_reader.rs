@@ -3,8 +3,12 @@
 //! Not here: finding the end after a crash (`walk`); in an open store the end of a stream is known.
 
 use crate::{
-    FramePos, ObjectId, StoreError, engine::pump::wait_change, format::run::PageRun, state::StoreCore,
-    stream::walk::ReadAhead, tables::StreamPiece,
+    FramePos, ObjectId, StoreError,
+    engine::pump::wait_change,
+    format::run::PageRun,
+    state::{StoreCore, stream::StreamTail},
+    stream::read_ahead::{FrameSearch, ReadAhead, SEARCHED_PAGES_MAX},
+    tables::{StreamEntry, StreamPiece},
 };
 use bytes::Bytes;
 use std::sync::Arc;
@@ -19,6 +23,25 @@ pub struct FrameReader {
     ahead: ReadAhead,
     /// Pages of the frames read, if a check requested them.
     seen: Option<Vec<PageRun>>,
+}
+
+/// The piece of the next frame, which stays in place.
+struct PinnedPiece {
+    piece: StreamPiece,
+    /// First kept frame of the stream.
+    trimmed: u64,
+    /// Page of the frame, if it is known.
+    page: Option<u32>,
+    /// Where it can be searched for.
+    search: Option<FrameSearch>,
+    ticket: u64,
+}
+
+/// A frame in its piece.
+struct FoundFrame {
+    at: u32,
+    pages: u32,
+    payload: Vec<u8>,
 }
 
 impl FrameReader {
@@ -48,9 +71,36 @@ impl FrameReader {
     /// # Errors
     /// `Corrupt`: an acknowledged frame is damaged. `NotFound`: the stream was deleted meanwhile. `Device`.
     pub fn next_frame(&mut self) -> Result<Option<(FramePos, Bytes)>, StoreError> {
+        let Some(piece) = self.pin_piece()? else {
+            return Ok(None);
+        };
+        let found = self.search(&piece).and_then(|page| self.find(&piece, page));
+        self.inner.unpin(piece.ticket);
+        let FoundFrame { at, pages, payload } = found?;
+        let number = self.next;
+        self.next += 1;
+        self.place = Some((piece.piece, at + pages, self.next));
+        Ok(Some((FramePos(number), Bytes::from(payload))))
+    }
+
+    /// Piece of the next frame, and its page there. `None` at the end. Reads every frame before it in its piece, unless
+    /// its page is in memory. Blocks on the device.
+    /// # Errors
+    /// As [`FrameReader::next_frame`].
+    pub(crate) fn place_of_next(&mut self) -> Result<Option<(StreamPiece, u32)>, StoreError> {
+        let Some(piece) = self.pin_piece()? else {
+            return Ok(None);
+        };
+        let found = self.find(&piece, piece.page);
+        self.inner.unpin(piece.ticket);
+        Ok(Some((piece.piece, found?.at)))
+    }
+
+    /// Pins the piece of the next frame, once that frame is on the device. `None` at the end.
+    fn pin_piece(&mut self) -> Result<Option<PinnedPiece>, StoreError> {
         let inner = Arc::clone(&self.inner);
         let mut state = inner.state.lock();
-        let (piece, trimmed, ticket) = loop {
+        loop {
             let stream = state.tables.stream(self.id).ok_or(StoreError::NotFound(ObjectId(self.id)))?;
             self.next = self.next.max(stream.trimmed);
             let Some(tail) = state.streams.tail(self.id) else {
@@ -59,7 +109,9 @@ impl FrameReader {
             if self.next >= tail.next {
                 return if tail.damaged { Err(self.corrupt()) } else { Ok(None) };
             }
-            if tail.pending.is_in_flight(self.next) {
+            let piece = stream.piece_of(self.next).map(|(_, piece)| *piece).ok_or_else(|| self.corrupt())?;
+            let rides = piece.incarnation == StreamPiece::RIDING;
+            if tail.pending.is_in_flight(self.next) || rides && state.is_unwritten(piece.run) {
                 // After a failed write or flush, frames in flight are no longer awaited.
                 if let Some(failure) = state.fence.failure() {
                     return Err(StoreError::Device(failure.clone()));
@@ -67,24 +119,13 @@ impl FrameReader {
                 wait_change(&inner, &mut state);
                 continue;
             }
-            let behind = stream.pieces.partition_point(|piece| piece.first <= self.next);
-            let found = behind.checked_sub(1).and_then(|index| stream.pieces.get(index)).copied();
-            let piece = found.ok_or_else(|| self.corrupt())?;
-            if piece.incarnation == StreamPiece::RIDING && state.is_unwritten(piece.run) {
-                if let Some(failure) = state.fence.failure() {
-                    return Err(StoreError::Device(failure.clone()));
-                }
-                wait_change(&inner, &mut state);
-                continue;
-            }
+            // Frames before it may be in flight, so that they cannot lead to it.
+            let page = tail.pending.page_of(self.next).filter(|_| self.seen.is_none());
+            let search = (!rides).then(|| search(stream, tail, self.next));
             let trimmed = stream.trimmed;
             let ticket = state.space.pin(vec![piece.run]);
-            break (piece, trimmed, ticket);
-        };
-        drop(state);
-        let result = self.read(&piece, trimmed);
-        inner.unpin(ticket);
-        result.map(Some)
+            return Ok(Some(PinnedPiece { piece, trimmed, page, search, ticket }));
+        }
     }
 
     /// Records the pages of a frame; adjacent frames stay separate.
@@ -109,12 +150,36 @@ impl FrameReader {
         StoreError::Corrupt { id: ObjectId(self.id), range: self.next..self.next + 1 }
     }
 
-    /// Reads frame `next` of `piece`, and the unread ones before it. A damaged frame is skipped if it lies
-    /// before `trimmed`, or in any place for salvage.
-    fn read(&mut self, piece: &StreamPiece, trimmed: u64) -> Result<(FramePos, Bytes), StoreError> {
+    /// Page of frame `next`, if it is in memory or a search finds it. A check reads all frames instead, and salvage
+    /// expects damage.
+    fn search(&mut self, pinned: &PinnedPiece) -> Result<Option<u32>, StoreError> {
+        let PinnedPiece { piece, page, search, .. } = pinned;
+        let is_next = |place: &(StreamPiece, u32, u64)| place.0.continues_as(piece) && place.2 == self.next;
+        let reads_all = self.seen.is_some() || self.inner.shape.salvage;
+        let Some(search) =
+            search.filter(|_| page.is_none() && !reads_all && !self.place.as_ref().is_some_and(is_next))
+        else {
+            return Ok(*page);
+        };
+        if search.frame == search.low.1 {
+            return Ok(Some(search.low.0));
+        }
+        if search.pages_max > SEARCHED_PAGES_MAX {
+            return Ok(None);
+        }
+        let inner = Arc::clone(&self.inner);
+        let page_bytes = inner.shape.page_bytes;
+        let left = inner.device.geometry().size / page_bytes as u64;
+        Ok(self.ahead.search(&piece.within(left), search, page_bytes, &|run| inner.read_pages(run))?)
+    }
+
+    /// Finds frame `next` in its piece, and reads the unread ones before it. A damaged frame is skipped if it lies
+    /// before the trim, or in any place for salvage.
+    fn find(&mut self, pinned: &PinnedPiece, page: Option<u32>) -> Result<FoundFrame, StoreError> {
+        let &PinnedPiece { ref piece, trimmed, .. } = pinned;
         let (mut at, mut number) = match self.place {
-            Some((current, at, number)) if current.continues_as(piece) && number <= self.next => (at, number),
-            _ => (0, piece.first),
+            Some((current, at, number)) if current.continues_as(piece) && number == self.next => (at, number),
+            _ => page.map_or((0, piece.first), |page| (page, self.next)),
         };
         // If the end of the store was cut off and it is open read-only, the rest of the piece holds all frames.
         let left = self.inner.device.geometry().size / self.inner.shape.page_bytes as u64;
@@ -143,15 +208,34 @@ impl FrameReader {
                 continue;
             };
             self.saw(PageRun::new(piece.run.at + u64::from(at), pages));
+            if header.frame == self.next {
+                return Ok(FoundFrame { at, pages, payload });
+            }
             at += pages;
             number += 1;
-            if header.frame == self.next {
-                self.next += 1;
-                self.place = Some((*piece, at, number));
-                return Ok((FramePos(header.frame), Bytes::from(payload)));
-            }
         }
     }
+}
+
+/// The search for frame `frame` of a stream.
+fn search(stream: &StreamEntry, tail: &StreamTail, frame: u64) -> FrameSearch {
+    let index = stream.piece_of(frame).map_or(0, |(index, _)| index);
+    let piece = &stream.pieces[index];
+    let (mut low, mut high) = ((0, piece.first), (piece.run.pages, tail.next));
+    match stream.pieces.get(index + 1) {
+        Some(later) => high.1 = later.first,
+        None if !tail.damaged => high.0 = tail.used,
+        None => {}
+    }
+    // The last durable frame, if it is in this piece.
+    let known = tail.durable.next.checked_sub(1).zip(tail.durable.last);
+    if let Some((number, page)) = known.filter(|(number, _)| (low.1..high.1).contains(number)) {
+        match number <= frame {
+            true => low = (page, number),
+            false => high = (page, number),
+        }
+    }
+    FrameSearch { frame, low, high, pages_max: stream.frame_pages_max }
 }
 
 impl std::fmt::Debug for FrameReader {

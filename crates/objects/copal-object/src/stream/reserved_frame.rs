@@ -7,7 +7,8 @@
 //! Not here: the frame's place and when it counts (`append`).
 
 use crate::{
-    Ack, FramePos, StoreError, engine::pump::pump, flaw::StoreFlaw, format::run::PageRun, state::StoreCore,
+    Ack, FramePos, ObjectId, StoreError, engine::pump::pump, flaw::StoreFlaw, format::run::PageRun,
+    state::StoreCore,
 };
 use copal_device::{AlignedBuf, Completion};
 use std::sync::Arc;
@@ -43,7 +44,7 @@ impl ReservedFrame {
     /// Writes the frame to the device. A frame that needs no flush is written before this returns; others
     /// complete with their flush.
     /// # Errors
-    /// `Device`, `Fenced`; `NotFound`: the stream was deleted meanwhile.
+    /// `Device`, `Fenced`; `NotFound`: the stream was deleted meanwhile. `FrameCut`: its end was cut off.
     pub fn write(mut self) -> Completion<Result<FramePos, StoreError>> {
         let way = self.way.take().expect("taken here and by drop, which comes last");
         self.go(way)
@@ -91,7 +92,17 @@ fn write_frame_through(
     let result = store.device.write_through(store.shape.byte(run.at), buf);
     let mut state = store.state.lock();
     state.space.unpin(pin);
+    let is_cut = !state.streams.is_pending(stream, ticket);
     let completion = match result {
+        // Commits that depend on the frame wait for its write.
+        Ok(_) if is_cut => {
+            state.frame_written(stream, ticket);
+            let id = ObjectId(stream);
+            Completion::ready(Err(match state.tables.stream(stream) {
+                Some(_) => StoreError::FrameCut { id, frame: at },
+                None => StoreError::NotFound(id),
+            }))
+        }
         Ok(_) => {
             if let Some(frame) = state.streams.pending_frame(stream, ticket) {
                 frame.durable = true;

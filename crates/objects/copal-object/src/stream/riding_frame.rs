@@ -1,6 +1,7 @@
 //! Frames as data of groups: the `log` backend places a frame beside the record of its group.
 //!
-//! Such a frame is durable with its commit. Everything it comes after lies in its own record or in an earlier one,
+//! All pages of a frame lie in its group, under the sum of the group's data: nothing in the frame itself tells it from
+//! one that another stream had in the same place. Such a frame is durable with its commit. Everything it comes after lies in its own record or in an earlier one,
 //! so the order of records replaces incarnations and dependencies.
 //! Design: docs/design/object.md#log OBJ-12, OBJ-13, OBJ-14
 //! Invariants
@@ -9,15 +10,20 @@
 use super::new_frame::{NewFrame, STREAM_CLASS};
 use crate::{
     Ack, FramePos, StoreError,
-    engine::admission::{GroupRoom, close_full_group, find_room, wait_journal},
+    engine::admission::{close_full_group, wait_journal},
     format::{
         frame::{self, FrameHeader},
         ops::RecordOp,
         run::PageRun,
+        sum_rule::SumRule,
     },
     resize::grow::make_available,
     space::home::PageHome,
-    state::{StoreCore, StoreState, commit::group::GroupAdmission, queue::IoPurpose},
+    state::{
+        StoreCore, StoreState,
+        commit::group::{GroupAdmission, GroupRoom},
+        queue::IoPurpose,
+    },
     stream::reserved_frame::{FrameRoute, ReservedFrame},
     tables::StreamPiece,
 };
@@ -43,7 +49,7 @@ pub(super) fn ride(
         make_available(store, state, needed, needed)?;
         return Ok(None);
     }
-    let home = PageHome { class: STREAM_CLASS, owner: frame.stream, in_group: true };
+    let home = PageHome { class: STREAM_CLASS, owner: frame.stream, in_group: true, is_frame: true };
     let Some(run) = state.space.allocate_run(frame.pages, home, false) else {
         if !state.waits_for_group() {
             return Err(state.no_space(frame.pages.into()));
@@ -51,7 +57,7 @@ pub(super) fn ride(
         close_full_group(store, state)?;
         return Ok(None);
     };
-    match find_room(state, FRAME_OP_BYTES, false) {
+    match state.find_room(FRAME_OP_BYTES, false) {
         Ok(GroupRoom::Admitted(admitted)) => Ok(Some(enter_frame(store, state, frame, run, admitted))),
         Ok(room) => {
             state.space.release(run);
@@ -78,8 +84,13 @@ fn enter_frame(
 ) -> ReservedFrame {
     let lsn = state.commit.take_lsn(admitted, false);
     let number = state.streams.number_frame(frame.stream, 0).number;
-    let header =
-        FrameHeader { incarnation: StreamPiece::RIDING, frame: number, flushed_frame: 0, after: frame.after };
+    let header = FrameHeader {
+        incarnation: StreamPiece::RIDING,
+        frame: number,
+        flushed_frame: 0,
+        after: frame.after,
+        rule: state.tables.stream(frame.stream).map_or_else(SumRule::default, |stream| stream.what.sums),
+    };
     let mut buf = AlignedBuf::stale(frame.pages as usize * store.shape.page_bytes);
     frame::encode(&header, frame.payload, &mut buf);
     state.enter(&RecordOp::StreamFrame { id: frame.stream, run, frame: number }, lsn);

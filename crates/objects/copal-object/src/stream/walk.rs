@@ -49,21 +49,19 @@ struct FoundFrames {
 const WINDOW_BYTES: usize = 1 << 20;
 /// Fewest bytes read at first.
 const FIRST_BYTES: usize = 16 << 10;
-/// Pages that a reader of frames reads at once.
-const READER_PAGES: u32 = 64;
 
 /// A read window over one piece at a time, so that small frames do not cost a read each. Pages behind the
 /// requested ones may be unreadable, which does not concern the request.
-struct PieceWindow<'a> {
-    read: ReadPages<'a>,
-    page_bytes: usize,
-    piece: PageRun,
+pub(super) struct PieceWindow<'a> {
+    pub(super) read: ReadPages<'a>,
+    pub(super) page_bytes: usize,
+    pub(super) piece: PageRun,
     /// First page held, in the piece.
-    at: u32,
-    bytes: Vec<u8>,
+    pub(super) at: u32,
+    pub(super) bytes: Vec<u8>,
     /// Pages of the next read, and of the longest.
-    ahead: u32,
-    ahead_max: u32,
+    pub(super) ahead: u32,
+    pub(super) ahead_max: u32,
 }
 
 impl PieceWindow<'_> {
@@ -99,10 +97,10 @@ impl PieceWindow<'_> {
 }
 
 /// Header, pages and payload of a frame.
-type FoundDamage<'w> = (FrameHeader, u32, &'w [u8]);
+pub(super) type FoundDamage<'w> = (FrameHeader, u32, &'w [u8]);
 
 /// A valid frame at page `at` of a piece: its header, pages and payload.
-fn frame_at<'w>(
+pub(super) fn frame_at<'w>(
     window: &'w mut PieceWindow<'_>,
     at: u32,
     incarnation: u64,
@@ -132,7 +130,7 @@ fn frame_at<'w>(
 
 /// Place where a piece continues behind a damaged frame at page `at`: page and number of the next valid
 /// frame. `None` if the number exceeds `wanted`, since a requested frame would be missed.
-fn behind_damage(
+pub(super) fn behind_damage(
     window: &mut PieceWindow<'_>,
     at: u32,
     incarnation: u64,
@@ -319,60 +317,4 @@ impl FrameWalk<'_> {
         }
         Ok(false)
     }
-}
-
-/// Pages of a piece read ahead, in an open store whose stream end is known.
-#[derive(Default)]
-pub(crate) struct ReadAhead {
-    piece: Option<PageRun>,
-    at: u32,
-    bytes: Vec<u8>,
-}
-
-impl ReadAhead {
-    /// See [`behind_damage`].
-    pub(crate) fn behind_damage(
-        &mut self,
-        piece: &StreamPiece,
-        at: u32,
-        wanted: u64,
-        page_bytes: usize,
-        read: ReadPages<'_>,
-    ) -> Result<Option<(u32, u64)>, DeviceError> {
-        behind_damage(&mut window_of(piece.run, page_bytes, read), at, piece.incarnation, wanted)
-    }
-
-    /// The valid frame at page `at` of `piece`. Tries the pages read ahead first, then reads them again: the
-    /// frame may have been appended since.
-    pub(crate) fn frame(
-        &mut self,
-        piece: &StreamPiece,
-        at: u32,
-        page_bytes: usize,
-        read: ReadPages<'_>,
-    ) -> Result<Option<(FrameHeader, u32, Vec<u8>)>, DeviceError> {
-        if self.piece != Some(piece.run) {
-            *self = ReadAhead { piece: Some(piece.run), ..ReadAhead::default() };
-        }
-        let bytes = std::mem::take(&mut self.bytes);
-        let mut window = PieceWindow { at: self.at, bytes, ..window_of(piece.run, page_bytes, read) };
-        let mut found = frame_at(&mut window, at, piece.incarnation)?.map(owned);
-        if found.is_none() {
-            window.bytes.clear();
-            found = frame_at(&mut window, at, piece.incarnation)?.map(owned);
-        }
-        self.at = window.at;
-        self.bytes = window.bytes;
-        Ok(found)
-    }
-}
-
-/// The window of a reader.
-fn window_of(piece: PageRun, page_bytes: usize, read: ReadPages<'_>) -> PieceWindow<'_> {
-    let ahead = READER_PAGES;
-    PieceWindow { read, page_bytes, piece, at: 0, bytes: Vec::new(), ahead, ahead_max: ahead }
-}
-
-fn owned((header, pages, payload): FoundDamage<'_>) -> (FrameHeader, u32, Vec<u8>) {
-    (header, pages, payload.to_vec())
 }

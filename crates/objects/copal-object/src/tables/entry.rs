@@ -5,7 +5,8 @@
 use crate::{
     ReadCheck,
     format::{
-        ops::{DurableFrames, ObjectTraits},
+        ops::{DurableFrames, ObjectTraits, TailCut},
+        record::COUNTER_MAX,
         run::PageRun,
     },
     tables::map::ExtentMap,
@@ -95,10 +96,64 @@ impl StreamEntry {
         }
     }
 
+    /// The piece with frame `frame`, if it exists.
+    pub(crate) fn piece_of(&self, frame: u64) -> Option<(usize, &StreamPiece)> {
+        let index = self.pieces.partition_point(|piece| piece.first <= frame).checked_sub(1)?;
+        Some((index, &self.pieces[index]))
+    }
+
+    /// Ends the stream before frame `cut.from`, and adds the pages of later frames to `freed`. The stream continues
+    /// behind all pages that they may have used, so that they stay as they are until the cut is durable (OBJ-37).
+    /// # Errors
+    /// The cut does not fit; nothing has changed.
+    pub(crate) fn truncate(
+        &mut self,
+        cut: &TailCut,
+        lsn: u64,
+        freed: &mut Vec<PageRun>,
+    ) -> Result<(), &'static str> {
+        let &TailCut { from, kept, used, incarnation } = cut;
+        let (Some((index, &piece)), Some(&last)) = (self.piece_of(from), self.pieces.last()) else {
+            return Err("it has no frames where it is cut");
+        };
+        let is_last = index + 1 == self.pieces.len();
+        let used_here = if is_last { used } else { piece.run.pages };
+        if from < self.trimmed
+            || from > COUNTER_MAX
+            || (kept > 0 && piece.first == from)
+            || kept > used_here
+            || used > last.run.pages
+            || (used < last.run.pages && last.incarnation == StreamPiece::RIDING)
+        {
+            return Err("it is cut outside");
+        }
+        freed.extend(part(piece.run, kept, used_here));
+        freed.extend(self.pieces[index + 1..].iter().rev().skip(1).map(|piece| piece.run));
+        if !is_last {
+            freed.extend(part(last.run, 0, used));
+        }
+        self.pieces.truncate(index + 1);
+        match kept {
+            0 => drop(self.pieces.pop()),
+            _ => self.pieces[index].run.pages = kept,
+        }
+        let rest = part(last.run, used, last.run.pages);
+        self.pieces.extend(rest.map(|run| StreamPiece { run, first: from, incarnation, lsn }));
+        if self.durable.next > from {
+            self.durable = DurableFrames { next: from, last: None };
+        }
+        Ok(())
+    }
+
     /// Whether records name each of its frames, so that it has no extents.
     pub(crate) fn rides(&self) -> bool {
         self.pieces.last().is_some_and(|piece| piece.incarnation == StreamPiece::RIDING)
     }
+}
+
+/// Pages `from..to` of `run`, if they are any.
+fn part(run: PageRun, from: u32, to: u32) -> Option<PageRun> {
+    (from < to).then(|| PageRun::new(run.at + u64::from(from), to - from))
 }
 
 /// An object or a stream.

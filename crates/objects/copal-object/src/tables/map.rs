@@ -181,6 +181,62 @@ impl ExtentMap {
         true
     }
 
+    /// Whether pages `at..` are `run`, within one extent, and consist of whole units.
+    pub(crate) fn is_movable(&self, at: u64, run: PageRun, unit: u32) -> bool {
+        let end = at.saturating_add(run.pages.into());
+        self.overlapping(at, end).next().is_some_and(|extent| {
+            let whole = |page: u64| page == extent.end() || (page - extent.at).is_multiple_of(unit.into());
+            extent.at <= at
+                && end <= extent.end()
+                && extent.run.at + (at - extent.at) == run.at
+                && whole(at)
+                && whole(end)
+        })
+    }
+
+    /// Pages `at..`, which are `from` and consist of whole units, are now at page `to`; their sums stay. `false`,
+    /// without a change, if they are not.
+    pub(crate) fn relocate(&mut self, at: u64, from: PageRun, to: u64, unit: u32) -> bool {
+        if !self.is_movable(at, from, unit) {
+            return false;
+        }
+        let mut index = self.extents.partition_point(|packed| packed.extent().end() <= at);
+        let extent = self.extents[index].extent();
+        let before = (at - extent.at) as u32;
+        if before > 0 {
+            self.split(index, before, before / unit);
+            index += 1;
+        }
+        if from.pages < self.extents[index].extent().run.pages {
+            self.split(index, from.pages, from.pages / unit);
+        }
+        let sums = self.extents[index].sums;
+        self.extents[index] = PackedExtent::new(at, PageRun::new(to, from.pages), sums);
+        self.join(index, unit);
+        if index > 0 {
+            self.join(index - 1, unit);
+        }
+        true
+    }
+
+    /// Joins extent `index` with the next one, if that continues it in the object, on the device and in the sums.
+    fn join(&mut self, index: usize, unit: u32) {
+        let (Some(&first), Some(&second)) = (self.extents.get(index), self.extents.get(index + 1)) else {
+            return;
+        };
+        let (before, after) = (first.extent(), second.extent());
+        let joins = before.end() == after.at
+            && before.run.end() == after.run.at
+            && before.run.pages.is_multiple_of(unit)
+            && before.run.pages + after.run.pages <= RUN_PAGES_MAX
+            && (self.sums.is_empty() || first.sums + before.run.pages / unit == second.sums);
+        if joins {
+            let run = PageRun::new(before.run.at, before.run.pages + after.run.pages);
+            self.extents[index] = PackedExtent::new(before.at, run, first.sums);
+            self.extents.remove(index + 1);
+        }
+    }
+
     /// Makes `page` a boundary between extents. A unit that it cuts becomes two extents with sum 0.
     fn cut(&mut self, page: u64, unit: u32) {
         let index = self.extents.partition_point(|packed| packed.extent().end() <= page);

@@ -11,16 +11,18 @@ pub(crate) mod chain;
 pub(crate) mod chunks;
 mod entry;
 pub(crate) mod map;
+mod moves;
 pub(crate) mod shared;
 pub(crate) mod snapshot;
 
 use crate::{
     ObjectKind,
     format::{
-        frame,
+        checkpoint, frame,
         ops::{DurableFrames, ObjectTraits, RecordOp, StreamCut, StreamFrames},
         record::COUNTER_MAX,
-        run::{PageRun, RUN_PAGES_MAX},
+        run::PageRun,
+        sum_rule::SumRule,
         superblock::STORE_BYTES_MAX,
     },
     tables::{
@@ -31,6 +33,9 @@ use crate::{
     },
 };
 use std::sync::Arc;
+
+/// Longest piece of frames that ride, so that the cleaner can move it at once.
+const PIECE_BYTES_MAX: u64 = 4 << 20;
 
 pub(crate) use entry::{ObjectEntry, StreamEntry, StreamPiece, TableEntry, unit_pages};
 
@@ -44,9 +49,10 @@ pub(crate) struct ObjectTables {
     pub(crate) shared: SharedRuns,
     /// Bytes of all entries in a checkpoint ([`snapshot::encoded_len`]), updated by each operation.
     pub(crate) entry_bytes: u64,
-    /// The checkpoint before the next record names places and longest frames of streams. Otherwise records
-    /// name none either, and a frame may have any length.
-    pub(crate) names_frames: bool,
+    /// Pages of a segment; 0 without segments. No piece of a stream leaves its segment.
+    pub(crate) segment_pages: u32,
+    /// Version of the checkpoint before the next record. A build that reads it decodes that record too.
+    pub(crate) checkpoint_version: u16,
 }
 
 /// An operation does not fit the tables: damage that no checksum caught, or a bug of Copal.
@@ -77,8 +83,28 @@ impl ObjectTables {
             entries: EntryChunks::new(CHUNK_ENTRIES),
             shared: SharedRuns::default(),
             entry_bytes: 0,
-            names_frames: true,
+            segment_pages: 0,
+            checkpoint_version: checkpoint::VERSION,
         }
+    }
+
+    /// Records name places and longest frames of streams, as the checkpoint does. Otherwise a frame may have any
+    /// length.
+    pub(crate) fn names_frames(&self) -> bool {
+        self.checkpoint_version >= checkpoint::NAMES_FRAMES
+    }
+
+    /// Rule for the sums of new objects.
+    pub(crate) fn sum_rule(&self) -> SumRule {
+        match self.checkpoint_version >= checkpoint::HASHES_PAGES {
+            true => SumRule::Hashes,
+            false => SumRule::Crc32c,
+        }
+    }
+
+    /// Records may have inline data.
+    pub(crate) fn knows_inline(&self) -> bool {
+        self.checkpoint_version >= checkpoint::INLINE_DATA
     }
 
     /// Pages of the longest frame that a checkpoint or record claims for a stream. A number that no frame can
@@ -90,7 +116,7 @@ impl ObjectTables {
 
     /// Most pages of a frame of a new stream.
     fn frame_pages_of_new(&self) -> u32 {
-        match self.names_frames {
+        match self.names_frames() {
             true => frame::pages_max_of_new(self.page_bytes),
             false => frame::pages_max(self.page_bytes),
         }
@@ -155,6 +181,7 @@ impl ObjectTables {
             | RecordOp::StreamExtent { id, .. }
             | RecordOp::StreamFrame { id, .. }
             | RecordOp::StreamTrim { id, .. }
+            | RecordOp::StreamTruncate { id, .. }
             | RecordOp::Clone { to: id, .. } => of(id),
             RecordOp::Mount { cuts, .. } => {
                 let mut ids: Vec<u64> = cuts.iter().map(|cut| cut.id).collect();
@@ -162,9 +189,17 @@ impl ObjectTables {
                 ids.dedup();
                 ids.iter().map(of).sum()
             }
+            RecordOp::Move { parts, .. } => {
+                let mut ids: Vec<u64> = parts.iter().map(|part| part.id).collect();
+                ids.sort_unstable();
+                ids.dedup();
+                ids.iter().map(of).sum()
+            }
             RecordOp::Length { .. }
             | RecordOp::Seal { .. }
             | RecordOp::Dep { .. }
+            | RecordOp::Inline { .. }
+            | RecordOp::InlinePlaced { .. }
             | RecordOp::Durable { .. }
             | RecordOp::Frames { .. }
             | RecordOp::Grow { .. } => 0,
@@ -174,7 +209,9 @@ impl ObjectTables {
     fn apply_op(&mut self, op: &RecordOp, lsn: u64, effect: &mut OpEffect) -> Result<(), OpMisfit> {
         match op {
             RecordOp::Create { id, what } => self.create(*id, *what),
-            RecordOp::Map { id, at, run, sums, .. } => self.map(*id, *at, *run, sums, effect),
+            RecordOp::Map { id, at, run, rule, sums, .. } => {
+                self.map((*id, *at), *run, (*rule, sums), effect)
+            }
             RecordOp::Publish { id, what, len, runs, trailer, .. } => {
                 self.publish(*id, *what, *len, runs, *trailer)
             }
@@ -193,11 +230,24 @@ impl ObjectTables {
             }
             RecordOp::StreamFrame { id, run, frame } => self.stream_frame(*id, *run, *frame, lsn),
             RecordOp::StreamTrim { id, upto } => self.stream_trim(*id, *upto, effect),
+            RecordOp::StreamTruncate { id, cut } => {
+                let cut_at = self.stream_of(*id)?.truncate(cut, lsn, &mut effect.freed);
+                cut_at.map_err(|what| OpMisfit { id: *id, what })
+            }
             RecordOp::Durable { streams } => self.durable(streams),
             RecordOp::Frames { streams } => streams.iter().try_for_each(|frames| self.frames(frames, lsn)),
             RecordOp::Mount { cuts, .. } => cuts.iter().try_for_each(|cut| self.cut_stream(cut, lsn, effect)),
             RecordOp::Grow { pages } => self.grow(*pages),
-            RecordOp::Dep { .. } => Ok(()),
+            RecordOp::Move { to, parts, .. } => self.move_parts(*to, parts, effect),
+            RecordOp::Inline { run, bytes } => {
+                self.inside(0, *run)?;
+                let fits = bytes.len() == run.pages as usize * self.page_bytes;
+                match fits && self.segment_pages == 0 {
+                    true => Ok(()),
+                    false => Err(OpMisfit { id: 0, what: "inline bytes do not fill their pages" }),
+                }
+            }
+            RecordOp::Dep { .. } | RecordOp::InlinePlaced { .. } => Ok(()),
         }
     }
 
@@ -265,10 +315,9 @@ impl ObjectTables {
 
     fn map(
         &mut self,
-        id: u64,
-        at: u64,
+        (id, at): (u64, u64),
         run: PageRun,
-        sums: &[u32],
+        (rule, sums): (SumRule, &[u32]),
         effect: &mut OpEffect,
     ) -> Result<(), OpMisfit> {
         self.inside(id, run)?;
@@ -278,6 +327,7 @@ impl ObjectTables {
         let end = at.saturating_add(run.pages.into());
         if end > OBJECT_PAGES_MAX
             || sums.len() != run.pages.div_ceil(unit) as usize
+            || rule != object.what.sums
             || object.trailer.is_some()
         {
             return Err(OpMisfit { id, what: "its extent does not fit" });
@@ -406,6 +456,7 @@ impl ObjectTables {
     /// A frame that lies in its group's record, or apart from it in pages of its own.
     fn stream_frame(&mut self, id: u64, run: PageRun, frame: u64, lsn: u64) -> Result<(), OpMisfit> {
         self.inside(id, run)?;
+        let (page_bytes, segment_pages) = (self.page_bytes as u64, self.segment_pages);
         let stream = self.stream_of(id)?;
         if frame < stream.durable.next || frame >= COUNTER_MAX {
             return Err(OpMisfit { id, what: "its frames are out of order" });
@@ -415,7 +466,8 @@ impl ObjectTables {
                 if last.run.end() == run.at
                     && frame == stream.durable.next
                     && last.incarnation == StreamPiece::RIDING
-                    && last.run.pages + run.pages <= RUN_PAGES_MAX =>
+                    && (u64::from(last.run.pages) + u64::from(run.pages)) * page_bytes <= PIECE_BYTES_MAX
+                    && !run.at.is_multiple_of(segment_pages.into()) =>
             {
                 last.run.pages += run.pages;
             }
@@ -516,10 +568,10 @@ mod tests {
     #[test]
     fn a_stream_continues_behind_the_piece_it_is_cut_in() {
         let mut tables = ObjectTables::new(4096, 1 << 20);
-        let what = ObjectTraits::of(&crate::CreateOptions {
-            kind: ObjectKind::Stream,
-            ..crate::CreateOptions::default()
-        });
+        let what = ObjectTraits::of(
+            &crate::CreateOptions { kind: ObjectKind::Stream, ..crate::CreateOptions::default() },
+            SumRule::Hashes,
+        );
         let mut effect = OpEffect::default();
         tables.create(3, what).unwrap();
         for (at, first) in [(4096, 0), (4352, 20)] {
@@ -534,10 +586,10 @@ mod tests {
     #[test]
     fn a_table_of_32_mib_takes_one_extent_and_no_sums() {
         let mut tables = ObjectTables::new(4096, 1 << 20);
-        let what = ObjectTraits::of(&crate::CreateOptions {
-            check: crate::ReadCheck::Caller,
-            ..crate::CreateOptions::default()
-        });
+        let what = ObjectTraits::of(
+            &crate::CreateOptions { check: crate::ReadCheck::Caller, ..crate::CreateOptions::default() },
+            SumRule::Hashes,
+        );
         let runs = vec![PageRun::new(5000, 8193)];
         tables.publish(7, what, 32 << 20, &runs, 1).unwrap();
         assert_eq!(tables.object(7).unwrap().map.extents(), 1);

@@ -6,9 +6,10 @@
 use crate::{
     format::{
         frame,
-        ops::{DurableFrames, ObjectTraits, RUN_LEN, TRAITS_LEN, put_run, take_list, take_run},
+        ops::{DurableFrames, ObjectTraits, TRAITS_LEN, take_list},
         record::COUNTER_MAX,
-        run::{PageRun, RUN_PAGES_MAX},
+        run::{PageRun, RUN_LEN, RUN_PAGES_MAX, put_run, take_run},
+        segment::ChainSegment,
     },
     space::allocator::ZONE_PAGES,
     tables::{
@@ -32,6 +33,11 @@ pub(crate) struct CheckpointPosition {
     pub(crate) journal_head: u64,
     /// All epochs up to this one are durable once a superblock names the checkpoint.
     pub(crate) epoch: u64,
+    /// Most pages of the first record after it, which is that of a mount: nothing was written behind this
+    /// checkpoint before the next opening. 0: any record follows.
+    pub(crate) mount_pages: u32,
+    /// The header of the segment with this position: the chain goes on if that header is damaged.
+    pub(crate) segment: ChainSegment,
 }
 
 const OBJECT: u8 = 0;
@@ -41,7 +47,7 @@ const SHARES: u8 = 2;
 const PUBLISHED: u8 = 4;
 
 /// Bytes besides the entries, written zones and hollow runs.
-const FIXED_BYTES: u64 = 16 + 5 * 8 + 4 + 8 + 4;
+const FIXED_BYTES: u64 = 16 + 4 * 8 + 4 + 16 + 8 + 4 + 8 + 4;
 const ZONE_RUN_BYTES: u64 = 16;
 const HOLLOW_RUN_BYTES: u64 = 16;
 /// Most bytes of an object's or stream's entry without its extents, sums and pieces.
@@ -99,9 +105,13 @@ impl CheckpointParts {
     ) -> CheckpointParts {
         let mut head = Vec::new();
         head.put_u128(position.uuid);
-        for word in [position.lsn, position.next_seq, position.journal_head, position.epoch, tables.pages] {
+        for word in [position.lsn, position.next_seq, position.journal_head, position.epoch] {
             head.put_u64(word);
         }
+        head.put_u32(position.mount_pages);
+        head.put_u64(position.segment.number);
+        head.put_u64(position.segment.next);
+        head.put_u64(tables.pages);
         head.put_u32(zones.len() as u32);
         for &(first, count) in zones {
             head.put_u64(first);
@@ -226,7 +236,7 @@ pub(crate) struct CheckpointBody {
 /// Decodes a body of the given version.
 pub(crate) fn decode(body: &[u8], page_bytes: usize, version: u16) -> Result<CheckpointBody, DecodeError> {
     let mut input = Reader::new(body);
-    let position = take_position(&mut input)?;
+    let position = take_position(&mut input, version)?;
     let at = input.position();
     let pages = input.u64()?;
     bound(at, pages, store_pages_max(page_bytes))?;
@@ -253,15 +263,21 @@ pub(crate) fn decode(body: &[u8], page_bytes: usize, version: u16) -> Result<Che
     Ok(CheckpointBody { tables, position, zones, hollow })
 }
 
-fn take_position(input: &mut Reader<'_>) -> Result<CheckpointPosition, DecodeError> {
+fn take_position(input: &mut Reader<'_>, version: u16) -> Result<CheckpointPosition, DecodeError> {
     let position = CheckpointPosition {
         uuid: input.u128()?,
         lsn: input.u64()?,
         next_seq: input.u64()?,
         journal_head: input.u64()?,
         epoch: input.u64()?,
+        mount_pages: if version < 5 { 0 } else { input.u32()? },
+        segment: match version {
+            ..5 => ChainSegment::default(),
+            _ => ChainSegment { number: input.u64()?, next: input.u64()? },
+        },
     };
-    for counter in [position.lsn, position.next_seq, position.journal_head, position.epoch] {
+    let ChainSegment { number, next } = position.segment;
+    for counter in [position.lsn, position.next_seq, position.journal_head, position.epoch, number, next] {
         bound(input.position(), counter, COUNTER_MAX)?;
     }
     Ok(position)
@@ -275,7 +291,7 @@ fn take_tables(
     version: u16,
 ) -> Result<ObjectTables, DecodeError> {
     let mut tables = ObjectTables::new(page_bytes, pages);
-    tables.names_frames = version >= 4;
+    tables.checkpoint_version = version;
     let count = input.u64()?;
     let mut before = None;
     for _ in 0..count {
@@ -347,7 +363,7 @@ fn take_stream(input: &mut Reader<'_>, tables: &ObjectTables) -> Result<StreamEn
     let trimmed = input.u64()?;
     // Frame numbers continue from there.
     bound(at, trimmed, COUNTER_MAX)?;
-    let (durable, frame_pages_max) = if tables.names_frames {
+    let (durable, frame_pages_max) = if tables.names_frames() {
         (DurableFrames::take(input)?, tables.frame_pages(input.u32()?))
     } else {
         let durable = DurableFrames { next: input.u64()?, last: None };

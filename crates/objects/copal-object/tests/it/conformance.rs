@@ -2,7 +2,7 @@
 
 use crate::{
     basics::{bytes, commit, fresh, open, plain, read, stream},
-    model,
+    model, truncations,
 };
 use copal_device::{Device, IoClass, MemoryDevice};
 use copal_object::*;
@@ -11,6 +11,8 @@ use std::sync::Arc;
 /// Storage below a store, so that it can be opened again.
 pub(crate) enum Backend {
     Memory(Arc<dyn Device>),
+    /// Data of small commits lies in records.
+    Inline(Arc<dyn Device>),
     Directory(tempfile::TempDir),
 }
 
@@ -18,6 +20,10 @@ impl Backend {
     pub(crate) fn open(&self) -> Store {
         match self {
             Backend::Memory(device) => open(device),
+            Backend::Inline(device) => {
+                let options = OpenOptions { inline_data: Some(true), ..OpenOptions::default() };
+                Store::open(Arc::clone(device), &options).unwrap().0
+            }
             Backend::Directory(dir) => Store::open_dir(dir.path(), &OpenOptions::default()).unwrap().0,
         }
     }
@@ -29,6 +35,14 @@ pub(crate) type Make = fn() -> (Backend, Store);
 pub(crate) fn in_memory() -> (Backend, Store) {
     let (device, store) = fresh();
     (Backend::Memory(device), store)
+}
+
+pub(crate) fn with_inline_data() -> (Backend, Store) {
+    let (device, store) = fresh();
+    drop(store);
+    let backend = Backend::Inline(device);
+    let store = backend.open();
+    (backend, store)
 }
 
 pub(crate) fn in_a_directory() -> (Backend, Store) {
@@ -43,6 +57,12 @@ pub(crate) fn in_a_directory() -> (Backend, Store) {
 fn the_cow_backend_conforms() {
     conforms(in_memory);
     model::a_random_history_reads_like_the_model(in_memory, 6);
+}
+
+#[test]
+fn the_cow_backend_with_inline_data_conforms() {
+    conforms(with_inline_data);
+    model::a_random_history_reads_like_the_model(with_inline_data, 6);
 }
 
 pub(crate) fn in_segments() -> (Backend, Store) {
@@ -82,6 +102,7 @@ fn the_hostfs_backend_conforms() {
 fn conforms(make: Make) {
     written_bytes_are_read_before_and_after_a_reopen(make);
     frames_come_back_in_order(make);
+    truncations::a_stream_continues_where_it_was_cut(make);
     a_published_object_is_read_and_deleted(make);
 }
 

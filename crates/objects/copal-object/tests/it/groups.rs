@@ -1,6 +1,6 @@
 //! Limits of a commit group, by length and by number, for every kind of entry.
 
-use crate::basics::{commit, open, plain};
+use crate::basics::{bytes, commit, open, plain};
 use copal_device::{
     Device, Image, IoClass,
     fault::{CompletionOrder, FaultDevice, FaultOptions},
@@ -132,4 +132,48 @@ fn a_name_used_again_in_one_group_loses_nothing_in_a_crash() {
             commit(&store, vec![Op::Delete { id: ObjectId(1) }]);
         }
     }
+}
+
+/// Symptom: a read of a commit in the open group waited until a group before it was written and the open group, too.
+/// Fix: such pages come from memory. Both kinds of sums are checked, and an append continues the last page there.
+#[test]
+fn pages_of_the_open_group_are_read_from_memory() {
+    let options = FaultOptions { record: false, order: CompletionOrder::Fifo, ..FaultOptions::default() };
+    let device = FaultDevice::with_options(Image::zeroed(256 << 20), options);
+    let dynamic: Arc<dyn Device> = device.clone();
+    Store::mkfs(&dynamic, &MkfsOptions { backend: BackendKind::Log, ..MkfsOptions::default() }).unwrap();
+    let store = open(&dynamic);
+    let put = |id: u64, check: ReadCheck, len: usize| {
+        let id = ObjectId(id);
+        let txn = Txn::new().create(id, plain(check)).append(id, 0, bytes(len, id.0));
+        store.commit(txn, Ack::Ordered).wait().unwrap();
+    };
+    // The device is not driven, so groups before stay on their way, and the open one stays open.
+    let on_their_way = || (device.pending().len(), store.counters());
+    let mut before = on_their_way();
+    for id in 10.. {
+        put(id, ReadCheck::Pages, 5000);
+        let now = on_their_way();
+        if now.0 == before.0 {
+            break;
+        }
+        before = now;
+    }
+    put(1, ReadCheck::Pages, 10_000);
+    put(2, ReadCheck::Caller, 30_000);
+    let before = on_their_way();
+    for (id, len) in [(1, 10_000), (2, 30_000)] {
+        let wanted = bytes(len, id);
+        for range in [0..len, 1..2, 4095..4097, 8192..len, 3000..9000] {
+            let read = store.read(ObjectId(id), range.start as u64..range.end as u64, IoClass::Foreground);
+            assert_eq!(read.wait().unwrap(), wanted[range]);
+        }
+    }
+    let more = Txn::new().append(ObjectId(1), 10_000, bytes(700, 9));
+    store.commit(more, Ack::Ordered).wait().unwrap();
+    let read = store.read(ObjectId(1), 9999..10_001, IoClass::Foreground).wait().unwrap();
+    assert_eq!(read, [&bytes(10_000, 1)[9999..], &bytes(700, 9)[..1]].concat());
+    let now = on_their_way();
+    assert_eq!((now.0, now.1.reads), (before.0, before.1.reads), "a command waited, or the device was read");
+    drop(store);
 }

@@ -46,7 +46,7 @@ fn step(choices: &mut Choices, store: &Store, model: &mut BTreeMap<u64, Thing>, 
             let thing = create(choices, store, oid, ops);
             model.insert(id, thing);
         }
-        Some(Thing::Stream { frames, trimmed }) => match choices.next(4) {
+        Some(Thing::Stream { frames, trimmed }) => match choices.next(5) {
             0 => {
                 *trimmed = *trimmed + choices.next((frames.len() - *trimmed) as u64 + 1) as usize;
                 ops.push(Op::TrimStream { id: oid, upto: FramePos(*trimmed as u64) });
@@ -54,6 +54,11 @@ fn step(choices: &mut Choices, store: &Store, model: &mut BTreeMap<u64, Thing>, 
             1 if choices.next(5) == 0 => {
                 model.remove(&id);
                 ops.push(Op::Delete { id: oid });
+            }
+            2 => {
+                let kept = *trimmed + choices.next((frames.len() - *trimmed) as u64 + 1) as usize;
+                ops.push(Op::TruncateStream { id: oid, from: FramePos(kept as u64) });
+                frames.truncate(kept);
             }
             _ => {}
         },
@@ -143,8 +148,10 @@ fn punch(choices: &mut Choices, id: ObjectId, bytes: &mut [u8], ops: &mut Vec<Op
     }
 }
 
-fn compare(store: &Store, model: &BTreeMap<u64, Thing>) {
-    let listed: Vec<u64> = store.list(ObjectId(0), 1000).iter().map(|stat| stat.id.0).collect();
+fn compare(store: &Store, model: &BTreeMap<u64, Thing>, filler: Option<ObjectId>) {
+    let listed = store.list(ObjectId(0), 1000);
+    let listed: Vec<u64> =
+        listed.iter().filter(|stat| Some(stat.id) != filler).map(|stat| stat.id.0).collect();
     assert_eq!(listed, model.keys().copied().collect::<Vec<_>>());
     for (&id, thing) in model {
         match thing {
@@ -166,7 +173,7 @@ fn compare(store: &Store, model: &BTreeMap<u64, Thing>) {
     }
 }
 
-fn run(make: Make, seed: u64, steps: u32) {
+fn run(make: Make, seed: u64, steps: u32, filler: Option<ObjectId>) {
     let (backend, mut store) = make();
     let mut choices = Choices(Random::new(seed));
     let mut model = BTreeMap::new();
@@ -205,7 +212,7 @@ fn run(make: Make, seed: u64, steps: u32) {
             _ => {}
         }
         if index % 10 == 0 || index + 1 == steps {
-            compare(&store, &model);
+            compare(&store, &model, filler);
         }
     }
     let space = store.space();
@@ -221,6 +228,13 @@ fn run(make: Make, seed: u64, steps: u32) {
 
 pub(crate) fn a_random_history_reads_like_the_model(make: Make, seeds: u64) {
     for seed in 0..seeds {
-        run(make, seed, 300);
+        run(make, seed, 300, None);
+    }
+}
+
+/// As [`a_random_history_reads_like_the_model`], in a store that holds `filler` already.
+pub(crate) fn a_random_history_reads_like_the_model_beside(make: Make, seeds: u64, filler: ObjectId) {
+    for seed in 100..100 + seeds {
+        run(make, seed, 300, Some(filler));
     }
 }

@@ -70,11 +70,22 @@ fn with_gap(device: Arc<dyn Device>, gap_bytes: u64) -> Store {
     Store::open(device, &options).unwrap().0
 }
 
+fn mkfs_options(backend: BackendKind) -> MkfsOptions {
+    let segment_bytes = (backend == BackendKind::Log).then_some(1 << 20);
+    MkfsOptions { backend, segment_bytes, ..MkfsOptions::default() }
+}
+
+const BACKENDS: [BackendKind; 2] = [BackendKind::Cow, BackendKind::Log];
+
 fn faulty(order: CompletionOrder) -> (Arc<FaultDevice>, Store) {
+    faulty_on(BackendKind::Cow, order)
+}
+
+fn faulty_on(backend: BackendKind, order: CompletionOrder) -> (Arc<FaultDevice>, Store) {
     let options = FaultOptions { order, record: false, seed: 5, ..FaultOptions::default() };
     let device = FaultDevice::with_options(Image::zeroed(64 << 20), options);
     let dynamic: Arc<dyn Device> = device.clone();
-    Store::mkfs(&dynamic, &MkfsOptions::default()).unwrap();
+    Store::mkfs(&dynamic, &mkfs_options(backend)).unwrap();
     (device, open(&dynamic))
 }
 
@@ -91,8 +102,9 @@ fn page_of(device: &FaultDevice, content: &[u8]) -> u64 {
 
 #[test]
 fn any_ranges_of_any_objects_are_answered_as_one_by_one() {
-    for order in [CompletionOrder::Fifo, CompletionOrder::Lifo, CompletionOrder::Shuffled] {
-        let (_device, store) = faulty(order);
+    let orders = [CompletionOrder::Fifo, CompletionOrder::Lifo, CompletionOrder::Shuffled];
+    for (backend, order) in BACKENDS.into_iter().flat_map(|backend| orders.map(|order| (backend, order))) {
+        let (_device, store) = faulty_on(backend, order);
         let data = bytes(700_000, 1);
         create(&store, 1, ReadCheck::Pages, &data);
         create(&store, 2, ReadCheck::Caller, &data);
@@ -180,8 +192,9 @@ fn a_read_of_an_object_in_pieces_joins_them() {
 
 #[test]
 fn a_bad_page_fails_the_ranges_on_it_and_no_other() {
-    for check in [ReadCheck::Pages, ReadCheck::Caller] {
-        let (device, store) = faulty(CompletionOrder::Shuffled);
+    let checks = [ReadCheck::Pages, ReadCheck::Caller];
+    for (backend, check) in BACKENDS.into_iter().flat_map(|backend| checks.map(|check| (backend, check))) {
+        let (device, store) = faulty_on(backend, CompletionOrder::Shuffled);
         let data = bytes(1000 * 4096, 4);
         create(&store, 1, check, &data);
         let reads: Vec<_> = (0..1000u64).map(|i| (ObjectId(1), i * 4096 + 10..i * 4096 + 4000)).collect();
@@ -285,12 +298,10 @@ impl Device for CountedReads {
     }
 }
 
-fn counted() -> (Arc<CountedReads>, Store) {
-    let (_, store) = faulty(CompletionOrder::Fifo);
-    store.close().unwrap();
+fn counted(backend: BackendKind) -> (Arc<CountedReads>, Store) {
     let options = FaultOptions { order: CompletionOrder::Fifo, record: false, ..FaultOptions::default() };
     let below: Arc<dyn Device> = FaultDevice::with_options(Image::zeroed(64 << 20), options);
-    Store::mkfs(&below, &MkfsOptions::default()).unwrap();
+    Store::mkfs(&below, &mkfs_options(backend)).unwrap();
     let (in_flight, most, calls) = (Arc::default(), AtomicI64::default(), AtomicUsize::default());
     let device = Arc::new(CountedReads { below, in_flight, most, calls });
     let store = open(&(device.clone() as Arc<dyn Device>));
@@ -299,7 +310,11 @@ fn counted() -> (Arc<CountedReads>, Store) {
 
 #[test]
 fn a_million_ranges_take_the_memory_of_the_budget() {
-    let (device, store) = counted();
+    BACKENDS.into_iter().for_each(a_million_ranges_on);
+}
+
+fn a_million_ranges_on(backend: BackendKind) {
+    let (device, store) = counted(backend);
     let data = bytes(16 << 20, 7);
     create(&store, 1, ReadCheck::Caller, &data);
     let mut random = Random::new(1);
@@ -327,7 +342,7 @@ fn a_million_ranges_take_the_memory_of_the_budget() {
 
 #[test]
 fn a_break_ends_the_call_and_later_ranges_are_not_read() {
-    let (device, store) = counted();
+    let (device, store) = counted(BackendKind::Log);
     create(&store, 1, ReadCheck::Pages, &bytes(16 << 20, 8));
     let reads: Vec<_> = (0..64).map(|i| (ObjectId(1), i << 18..(i << 18) + 4096)).collect();
     let mut answers = 0;
@@ -347,7 +362,11 @@ fn a_break_ends_the_call_and_later_ranges_are_not_read() {
 /// the reader must not wait for the sink.
 #[test]
 fn a_sink_may_overwrite_the_objects_that_are_read() {
-    let (_device, store) = counted();
+    BACKENDS.into_iter().for_each(a_sink_overwrites_objects_on);
+}
+
+fn a_sink_overwrites_objects_on(backend: BackendKind) {
+    let (_device, store) = counted(backend);
     for id in 1..4 {
         create(&store, id, ReadCheck::Pages, &bytes(10 << 20, id));
     }

@@ -21,6 +21,7 @@ mod open;
 mod put;
 mod ranges;
 mod read;
+mod tails;
 mod tree;
 mod writer;
 
@@ -39,7 +40,7 @@ use crate::operation_clock::OperationClock;
 use bytes::Bytes;
 use copal_kv::{Batch, Durability, Store};
 use copal_volume::{
-    FileId, FileInfo, FileWriter, PutOptions, RangeSink, ReadOptions, RemoveMode, SettleChoice,
+    FileId, FileInfo, FileTailSink, FileWriter, PutOptions, RangeSink, ReadOptions, RemoveMode, SettleChoice,
     SettleOutcome, VolumeError, VolumeId, VolumeOptions, VolumeStats, VolumeStore,
 };
 use parking_lot::Mutex;
@@ -312,6 +313,17 @@ impl VolumeStore for LocalStore {
         sink: &mut RangeSink<'_>,
     ) -> Result<(), VolumeError> {
         read::read_ranges(&self.inner, vid, name, ranges, options, sink)
+    }
+
+    fn tails(
+        &self,
+        vid: VolumeId,
+        names: &[&[u8]],
+        tail_bytes: u64,
+        options: &ReadOptions,
+        sink: &mut FileTailSink<'_>,
+    ) -> Result<(), VolumeError> {
+        tails::tails(&self.inner, vid, names, tail_bytes, options, sink)
     }
 
     fn stat(&self, vid: VolumeId, name: &[u8], options: &ReadOptions) -> Result<FileInfo, VolumeError> {

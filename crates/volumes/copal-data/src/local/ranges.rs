@@ -1,11 +1,13 @@
 //! Reads of many ranges of a body: all parts of its pieces are handed to the engine together.
 //!
-//! Ranges that share a block of checksums are read and verified as one run.
+//! Ranges that share a block of checksums are read and verified as one run. Where a run ends because it is long
+//! enough, the range that goes on behind it is cut there: a block is read once, and reads never go backwards.
 //! Invariants
 //! - Each range has one answer. A range on damage is read again by itself, so neighbours in its run are answered.
 //! - Pieces are taken in windows of [`WINDOW_PIECES`], whose checksums take 64 KiB of memory.
-//! - A range in several pieces is put together in memory; ranges on their way take at most
-//!   [`ASSEMBLED_BYTES`], others are read by themselves.
+//! - A range in several pieces or runs is put together in memory. Ranges in several pieces take at most
+//!   [`ASSEMBLED_BYTES`], others are read by themselves; one in several runs has memory from the arrival of its first
+//!   part to that of its last.
 
 use super::body;
 use crate::error::of_engine;
@@ -25,9 +27,7 @@ const WINDOW_PARTS: usize = 1 << 16;
 /// Most bytes of ranges that are put together from several pieces.
 const ASSEMBLED_BYTES: u64 = 2 << 20;
 /// Most bytes that are verified together, unless one range is longer.
-const RUN_BYTES: u64 = 256 << 10;
-/// Most bytes in flight from the engine, unless one run is longer.
-const IN_FLIGHT_BYTES: u64 = 4 << 20;
+const RUN_BYTES: u64 = 1 << 20;
 
 /// Part of a range inside one piece.
 struct RangePart {
@@ -52,13 +52,30 @@ struct BlockRun {
 }
 
 /// A range that is put together from several parts.
+#[derive(Default)]
 struct AssembledRange {
+    /// Empty until the first part arrives.
     bytes: Vec<u8>,
     missing: usize,
+    /// A part is damaged: the range is read by itself.
+    has_failed: bool,
+}
+
+impl AssembledRange {
+    /// A range in one part.
+    fn of_one() -> AssembledRange {
+        AssembledRange { missing: 1, ..AssembledRange::default() }
+    }
+
+    /// Gives it up. Returns whether this is its first damaged part.
+    fn fail(&mut self) -> bool {
+        self.bytes = Vec::new();
+        !std::mem::replace(&mut self.has_failed, true)
+    }
 }
 
 /// Reads and checks ranges of a body, which may overlap, be empty, reversed, or pass its end. `sink` gets each
-/// once.
+/// once. At most `in_flight_bytes` are in flight from the engine, unless one run is longer.
 /// # Errors
 /// Not `Corrupt`, which is the answer of the ranges on the damage.
 pub(crate) fn read_ranges(
@@ -66,9 +83,10 @@ pub(crate) fn read_ranges(
     vid: VolumeId,
     head: &FileHead,
     ranges: &[Range<u64>],
+    in_flight_bytes: u64,
     sink: &mut RangeSink<'_>,
 ) -> Result<(), VolumeError> {
-    let mut reader = BodyRangeReader { spaces, vid, head, ranges, sink };
+    let mut reader = BodyRangeReader { spaces, vid, head, ranges, in_flight_bytes, sink };
     match head.inline.is_some() || body::is_single_block(head.size) {
         true => reader.read_short().map(drop),
         false => reader.read_pieces().map(drop),
@@ -80,6 +98,7 @@ struct BodyRangeReader<'a, 'b> {
     vid: VolumeId,
     head: &'a FileHead,
     ranges: &'a [Range<u64>],
+    in_flight_bytes: u64,
     sink: &'a mut RangeSink<'b>,
 }
 
@@ -180,7 +199,7 @@ impl BodyRangeReader<'_, '_> {
             if first < last {
                 assembled_bytes += len;
                 let missing = (last - first + 1) as usize;
-                assembled.insert(index, AssembledRange { bytes: vec![0; len as usize], missing });
+                assembled.insert(index, AssembledRange { missing, ..AssembledRange::default() });
             }
         }
         Ok(Some(order.len()))
@@ -198,13 +217,13 @@ impl BodyRangeReader<'_, '_> {
         pieces.dedup();
         let keys: Vec<_> = pieces.iter().map(|piece| keys::piece(self.vid, self.head.fid, *piece)).collect();
         let sums = self.sums(&pieces, &keys)?;
-        let runs = self.runs(&parts);
+        let runs = self.runs(&mut parts, &mut assembled);
         let place = |piece: u32| pieces.binary_search(&piece).unwrap_or(usize::MAX);
         let values: Vec<ValuePart> =
             runs.iter().map(|run| ValuePart { key: place(run.piece), bytes: run.bytes.clone() }).collect();
         let mut failed = Ok(ControlFlow::Continue(()));
-        let spaces = self.spaces;
-        let read = spaces.extents.read_parts(&keys, &values, IN_FLIGHT_BYTES, &mut |index, answer| {
+        let (spaces, in_flight_bytes) = (self.spaces, self.in_flight_bytes);
+        let read = spaces.extents.read_parts(&keys, &values, in_flight_bytes, &mut |index, answer| {
             let run = &runs[index];
             let parts = &parts[run.parts.clone()];
             let piece = values[index].key;
@@ -222,7 +241,7 @@ impl BodyRangeReader<'_, '_> {
             };
             let Some(bytes) = checked else {
                 for part in parts {
-                    let is_first = assembled.remove(&part.range).is_some() || !self.crosses(part.range);
+                    let is_first = assembled.get_mut(&part.range).is_none_or(AssembledRange::fail);
                     alone.extend(is_first.then_some(part.range));
                 }
                 return ControlFlow::Continue(());
@@ -243,11 +262,6 @@ impl BodyRangeReader<'_, '_> {
         failed
     }
 
-    fn crosses(&self, index: u32) -> bool {
-        let range = self.clamped(index);
-        range.start / PIECE_BYTES < (range.end - 1) / PIECE_BYTES
-    }
-
     /// The answer of the part's range, if it is complete. `None` also for a range that has failed.
     fn assemble(
         &self,
@@ -255,17 +269,16 @@ impl BodyRangeReader<'_, '_> {
         part: &RangePart,
         found: Bytes,
     ) -> Option<Bytes> {
-        if !self.crosses(part.range) {
-            return Some(found);
-        }
-        let range = assembled.get_mut(&part.range)?;
-        let at = u64::from(part.piece) * PIECE_BYTES + part.bytes.start - self.clamped(part.range).start;
-        range.bytes[at as usize..at as usize + found.len()].copy_from_slice(&found);
-        range.missing -= 1;
-        if range.missing > 0 {
+        let Some(range) = assembled.get_mut(&part.range) else { return Some(found) };
+        if range.has_failed {
             return None;
         }
-        assembled.remove(&part.range).map(|range| Bytes::from(range.bytes))
+        let whole = self.clamped(part.range);
+        range.bytes.resize((whole.end - whole.start) as usize, 0);
+        let at = u64::from(part.piece) * PIECE_BYTES + part.bytes.start - whole.start;
+        range.bytes[at as usize..at as usize + found.len()].copy_from_slice(&found);
+        range.missing -= 1;
+        (range.missing == 0).then(|| Bytes::from(std::mem::take(&mut range.bytes)))
     }
 
     /// The checksums of pieces; `None` for damaged ones.
@@ -285,23 +298,41 @@ impl BodyRangeReader<'_, '_> {
         pieces.iter().zip(keys).zip(rows).map(parse).collect()
     }
 
-    /// Joins parts that share a block.
-    fn runs(&self, parts: &[RangePart]) -> Vec<BlockRun> {
+    /// Joins parts that share a block. A part that makes a run too long is cut behind the run's last block.
+    fn runs(
+        &self,
+        parts: &mut Vec<RangePart>,
+        assembled: &mut HashMap<u32, AssembledRange>,
+    ) -> Vec<BlockRun> {
         let mut runs: Vec<BlockRun> = Vec::new();
-        for (index, part) in parts.iter().enumerate() {
+        let mut cut = Vec::with_capacity(parts.len());
+        for mut part in parts.drain(..) {
             let cover = part.cover(self.head.size);
-            if let Some(run) = runs.last_mut()
-                && run.piece == part.piece
-                && cover.start < run.bytes.end
-                && cover.end.max(run.bytes.end) - run.bytes.start
-                    <= RUN_BYTES.max(run.bytes.end - run.bytes.start)
-            {
-                run.bytes.end = run.bytes.end.max(cover.end);
-                run.parts.end = index + 1;
+            let shares = |run: &&mut BlockRun| {
+                run.piece == part.piece && run.bytes.contains(&cover.start) && !cover.is_empty()
+            };
+            if let Some(run) = runs.last_mut().filter(shares) {
+                let length = run.bytes.end - run.bytes.start;
+                if cover.end.max(run.bytes.end) - run.bytes.start <= RUN_BYTES.max(length) {
+                    run.bytes.end = run.bytes.end.max(cover.end);
+                } else {
+                    let end = run.bytes.end;
+                    cut.push(RangePart { bytes: part.bytes.start..end, ..part });
+                    part.bytes.start = end;
+                    assembled.entry(part.range).or_insert_with(AssembledRange::of_one).missing += 1;
+                    run.parts.end += 1;
+                    let bytes = part.cover(self.head.size);
+                    runs.push(BlockRun { piece: part.piece, bytes, parts: cut.len()..cut.len() });
+                }
             } else {
-                runs.push(BlockRun { piece: part.piece, bytes: cover, parts: index..index + 1 });
+                runs.push(BlockRun { piece: part.piece, bytes: cover, parts: cut.len()..cut.len() });
+            }
+            cut.push(part);
+            if let Some(run) = runs.last_mut() {
+                run.parts.end = cut.len();
             }
         }
+        *parts = cut;
         runs
     }
 

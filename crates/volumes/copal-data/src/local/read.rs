@@ -8,6 +8,9 @@ use bytes::Bytes;
 use copal_volume::{FileInfo, RangeSink, ReadOptions, VolumeError, VolumeId, check_file_name};
 use std::ops::{ControlFlow, Range};
 
+/// Most bytes in flight for the ranges of one call. While half of them are used, a disk that turns reads the others.
+const IN_FLIGHT_BYTES: u64 = 8 << 20;
+
 pub(super) fn get(
     core: &LocalCore,
     vid: VolumeId,
@@ -32,7 +35,7 @@ pub(super) fn read_ranges(
     check_file_name(name)?;
     let done = wanted(core, &keys::named(vid, name), options).and_then(|head| {
         let mut failed = Ok(());
-        let read = ranges::read_ranges(&core.spaces, vid, &head, wanted_ranges, &mut |index, answer| {
+        let mut answered = |index: usize, answer: Result<Bytes, VolumeError>| {
             let answer = match answer {
                 // The file may have been deleted in the meantime.
                 Err(error) if error.is_corruption() => {
@@ -47,7 +50,9 @@ pub(super) fn read_ranges(
                 }
                 answer => sink(index, answer),
             }
-        });
+        };
+        let (spaces, in_flight) = (&core.spaces, IN_FLIGHT_BYTES);
+        let read = ranges::read_ranges(spaces, vid, &head, wanted_ranges, in_flight, &mut answered);
         read.and(failed)
     });
     core.alive(vid)?;

@@ -16,6 +16,9 @@ use bytes::Bytes;
 use copal_volume::{FileId, FileInfo, OpId, VolumeError, VolumeId, VolumeStats};
 use std::ops::{ControlFlow, Range};
 
+/// Most bytes in flight for the ranges of one call, of which a server has many.
+const IN_FLIGHT_BYTES: u64 = 4 << 20;
+
 /// State of a file id on a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FileState {
@@ -45,7 +48,7 @@ pub(super) fn get_ranges(
     let mut head = wanted(core, vid, name, if_file)?;
     loop {
         let mut answers = vec![None; ranges.len()];
-        read_body_ranges(&core.spaces, vid, &head, ranges, &mut |index, answer| {
+        read_body_ranges(&core.spaces, vid, &head, ranges, IN_FLIGHT_BYTES, &mut |index, answer| {
             answers[index] = answer.ok();
             ControlFlow::Continue(())
         })?;

@@ -1,6 +1,6 @@
 use super::*;
 use bytes::Bytes;
-use copal_device::{Device, MemoryDevice};
+use copal_device::{AlignedBuf, Device, Io, IoClass, IoKind, MemoryDevice};
 use copal_kv::Store;
 use copal_volume::{
     Clock, FileId, ManualClock, OpId, VolumeId,
@@ -10,7 +10,7 @@ use copal_volume::{
     VolumeError,
     group::{Epoch, GroupId},
 };
-use std::sync::Arc;
+use std::{ops::Bound, sync::Arc};
 
 pub(super) const GROUP: GroupId = GroupId(3);
 pub(super) const NOW: u64 = 1_000_000;
@@ -22,12 +22,16 @@ fn member(role: Role) -> MemberStore {
 pub(super) fn member_with(role: Role, clock: impl Clock + 'static) -> MemberStore {
     let device: Arc<dyn Device> = MemoryDevice::new(128 << 20);
     copal_object::Store::mkfs(&device, &copal_object::MkfsOptions::default()).unwrap();
-    let (objects, _) = copal_object::Store::open(device, &copal_object::OpenOptions::default()).unwrap();
-    let options = copal_kv::Options { memory_bytes: 16 << 20, ..copal_kv::Options::default() };
-    let kv = Store::open(objects, options).unwrap();
-    let store = MemberStore::open(kv, Arc::new(clock)).unwrap();
+    let store = member_on(device, clock);
     store.enter_view(GROUP, Epoch(5), role).unwrap();
     store
+}
+
+/// The member whose store lies on a device.
+fn member_on(device: Arc<dyn Device>, clock: impl Clock + 'static) -> MemberStore {
+    let (objects, _) = copal_object::Store::open(device, &copal_object::OpenOptions::default()).unwrap();
+    let options = copal_kv::Options { memory_bytes: 16 << 20, ..copal_kv::Options::default() };
+    MemberStore::open(Store::open(objects, options).unwrap(), Arc::new(clock)).unwrap()
 }
 
 pub(super) fn vid() -> VolumeId {
@@ -367,6 +371,56 @@ fn unreadable_rows_are_dropped_and_copied_like_missing_ones() {
     assert_eq!(store.apply(GROUP, Epoch(5), again).unwrap(), Ok(Role::Recovering));
     assert_eq!(store.get(vid(), b"b", 0..u64::MAX, None).unwrap().0, bytes(30_000));
     assert_eq!(store.drop_damaged(GROUP).unwrap(), DroppedRows::default());
+}
+
+/// Symptom to rule out: the scrub of the object store finds a damaged byte, and no group is repaired. The byte belongs to
+/// an object, the object to keys, the keys to a group.
+#[test]
+fn a_scrub_of_the_disk_names_the_group_of_a_damaged_byte() {
+    let device: Arc<dyn Device> = MemoryDevice::new(128 << 20);
+    copal_object::Store::mkfs(&device, &copal_object::MkfsOptions::default()).unwrap();
+    let open = || member_on(Arc::clone(&device), ManualClock::new(NOW));
+    let close = |store: MemberStore| {
+        store.kv().close().unwrap();
+        store.kv().objects().close().unwrap();
+    };
+    let damaged = |store: &MemberStore| {
+        let scrub = store.scrub(u64::MAX).unwrap();
+        while !scrub.is_finished() {
+            std::thread::yield_now();
+        }
+        store.damaged_groups().unwrap()
+    };
+    let store = open();
+    store.enter_view(GROUP, Epoch(5), Role::Normal).unwrap();
+    let body = Bytes::from(copal_testkit::Random::new(1).bytes(300_000));
+    for (number, name, body) in [(1, "a", body.clone()), (2, "b", bytes(40_000))] {
+        let created = store.apply(GROUP, Epoch(5), create(number, name, body)).unwrap();
+        assert_eq!(created, Ok(Role::Normal));
+    }
+    // Into tables and value objects: damage in a log keeps the store from opening.
+    let extents = store.kv().open_keyspace("extents").unwrap().unwrap();
+    extents.compact_range((Bound::Unbounded, Bound::Unbounded)).unwrap();
+    drop(extents);
+    assert_eq!(damaged(&store), []);
+    close(store);
+    let page = |at| device.read_now(at, AlignedBuf::zeroed(4096)).unwrap();
+    let is_there = |at: &u64| page(*at).windows(64).any(|bytes| bytes == &body[150_000..150_064]);
+    let places: Vec<u64> = (0..128 << 20).step_by(4096).filter(is_there).collect();
+    assert!(!places.is_empty());
+    for at in places {
+        let mut buf = page(at);
+        let within = buf.windows(64).position(|bytes| bytes == &body[150_000..150_064]).unwrap();
+        buf[within] ^= 1;
+        let io = Io { at, kind: IoKind::Write { buf, fua: false }, class: IoClass::Commit };
+        assert!(device.submit(vec![io]).wait()[0].result.is_ok());
+    }
+    let store = open();
+    assert_eq!(damaged(&store), [GROUP]);
+    store.note_damage(GROUP).unwrap();
+    assert_eq!(store.drop_damaged(GROUP).unwrap().files, 1);
+    assert_eq!(damaged(&store), []);
+    close(store);
 }
 
 #[test]

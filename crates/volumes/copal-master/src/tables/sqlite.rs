@@ -66,8 +66,18 @@ pub type SqliteStore = TableStore<SqliteDatabase>;
 /// A file with the tables.
 pub struct SqliteDatabase {
     connection: Connection,
-    /// Locked for as long as the store is open.
-    _lock: Option<File>,
+    /// Locked for as long as the store is open. Dropped after the connection.
+    _lock: Option<DatabaseLock>,
+}
+
+/// Lock file of a database.
+struct DatabaseLock(File);
+
+impl Drop for DatabaseLock {
+    /// A child process has a copy of the file between `fork` and `exec`: closing it would not release the lock.
+    fn drop(&mut self) {
+        let _ = self.0.unlock();
+    }
 }
 
 impl SqliteStore {
@@ -89,6 +99,7 @@ impl SqliteStore {
             }
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
+        let lock = DatabaseLock(lock);
         refuse_lost(path)?;
         make_private(path)?;
         Ok(TableStore::of(SqliteDatabase::of(Connection::open(path)?, Some(lock))?))
@@ -103,7 +114,7 @@ impl SqliteStore {
 }
 
 impl SqliteDatabase {
-    fn of(mut connection: Connection, lock: Option<File>) -> Result<SqliteDatabase, MetaError> {
+    fn of(mut connection: Connection, lock: Option<DatabaseLock>) -> Result<SqliteDatabase, MetaError> {
         connection.pragma_update(None, "journal_mode", "WAL")?;
         connection.pragma_update(None, "synchronous", "FULL")?;
         connection.pragma_update(None, "foreign_keys", true)?;
@@ -260,4 +271,24 @@ fn refuse_lost(database: &Path) -> Result<(), MetaError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Symptom: a database that was just closed was reported as in use. Cause: a child has copies of all files,
+    // with their locks, between its fork and its exec. Fix: the holder unlocks the file before it closes it.
+    #[test]
+    fn a_copy_of_the_lock_file_does_not_keep_a_closed_database_locked() {
+        let scratch = tempfile::tempdir().unwrap();
+        let file = File::create(scratch.path().join("lock")).unwrap();
+        file.lock().unwrap();
+        let copy = file.try_clone().unwrap();
+        let again = File::open(scratch.path().join("lock")).unwrap();
+        assert!(matches!(again.try_lock(), Err(TryLockError::WouldBlock)));
+        drop(DatabaseLock(file));
+        again.try_lock().unwrap();
+        drop(copy);
+    }
 }

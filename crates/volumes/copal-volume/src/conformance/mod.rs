@@ -44,6 +44,7 @@ pub const CASES: &[Case] = &[
     ("many ranges are answered as one by one", ranges::as_one_by_one),
     ("a sink ends a read of many ranges", ranges::sink_ends),
     ("many ranges of no file have no answer", ranges::no_file),
+    ("the last bytes of many files are those of each", ranges::tails),
     ("if_file reads only that file", files::if_file),
     ("creation times never go back", files::creation_times),
     ("bad names and sizes are refused", files::refusals),

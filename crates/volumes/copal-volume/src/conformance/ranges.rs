@@ -63,6 +63,42 @@ pub(super) fn sink_ends(store: &dyn VolumeStore) {
     assert_eq!((ended, answers), (Ok(()), 3), "the call goes on although the sink ended it");
 }
 
+pub(super) fn tails(store: &dyn VolumeStore) {
+    let vid = volume(store, "v");
+    let sizes = [0_u64, 1, 3000, 70_000, 300_000, (4 << 20) + 100, 9_000_000];
+    let files: Vec<_> = sizes
+        .into_iter()
+        .map(|size| {
+            let (name, bytes) = (format!("f{size}").into_bytes(), body(size, size as usize));
+            let info = store.put(vid, &name, bytes.clone(), &PutOptions::default()).expect("put");
+            (name, bytes, info)
+        })
+        .collect();
+    let mut names: Vec<&[u8]> = files.iter().map(|(name, _, _)| &name[..]).collect();
+    names.push(b"absent");
+    for tail_bytes in [0, 1, 1000, 64 << 10, 5 << 20, u64::MAX] {
+        let mut answers: Vec<Option<_>> = vec![None; names.len()];
+        let done = store.tails(vid, &names, tail_bytes, &ReadOptions::STRICT, &mut |index, answer| {
+            assert!(answers[index].replace(answer).is_none(), "file {index} was answered twice");
+            ControlFlow::Continue(())
+        });
+        done.expect("a volume that exists");
+        for ((_, bytes, info), answer) in files.iter().zip(&answers) {
+            let (found, tail) = answer.as_ref().expect("an answer for each file").as_ref().expect("a file");
+            assert_eq!(found, info);
+            let wanted = &bytes[(info.size.saturating_sub(tail_bytes)) as usize..];
+            assert!(tail == wanted, "{tail_bytes} bytes of {} gave {} other ones", info.size, tail.len());
+        }
+        assert_eq!(answers.last().cloned().flatten(), Some(Err(VolumeError::NotFound)));
+    }
+    let mut answers = 0;
+    let ended = store.tails(vid, &names, 1000, &ReadOptions::STRICT, &mut |_, _| {
+        answers += 1;
+        if answers < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    assert_eq!((ended, answers), (Ok(()), 3), "the call goes on although the sink ended it");
+}
+
 pub(super) fn no_file(store: &dyn VolumeStore) {
     let vid = volume(store, "v");
     let file = store.put(vid, b"n", body(1, 100_000), &PutOptions::default()).expect("put");

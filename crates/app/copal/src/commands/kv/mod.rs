@@ -108,7 +108,7 @@ fn failed(error: copal_kv::Error) -> Failure {
 }
 
 /// The failure of a command that found damage.
-fn damaged(path: &Path, places: u64, advice: &str) -> Failure {
+pub(crate) fn damaged(path: &Path, places: u64, advice: &str) -> Failure {
     Failure::new(
         exit::DAMAGED,
         "damaged",

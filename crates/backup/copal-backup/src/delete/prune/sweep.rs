@@ -15,7 +15,7 @@ use crate::packs::pack::reader::{self, PackFooter};
 use crate::packs::pack::writer::FrameInput;
 use crate::packs::pack::{FrameLocation, PackNumber, format};
 use crate::packs::pack_appender::PackAppender;
-use crate::packs::pack_store::LocatedFrame;
+use crate::packs::pack_store::{FOOTERS_AHEAD, LocatedFrame};
 use crate::request::error::{Error, Result};
 use crate::request::progress::{CancelFlag, Progress, Stage};
 use crate::request::{PruneOptions, PruneSummary};
@@ -155,7 +155,11 @@ impl PackSweep<'_, '_> {
         left_bytes: u64,
     ) -> Result<Vec<MixedPack>> {
         let mut mixed = Vec::with_capacity(packs.len());
-        for pack in packs {
+        let places: Vec<_> = packs.iter().map(|pack| (pack.home, pack.volume, pack.number)).collect();
+        for (at, pack) in packs.into_iter().enumerate() {
+            if at.is_multiple_of(FOOTERS_AHEAD) {
+                self.parts.pack_store().load_footers(places[at..].iter().copied())?;
+            }
             match self.footer(&pack) {
                 Ok(_) if self.has_lost(live, pack.number)? => {
                     let what = reader::damaged(pack.number, "a live frame is damaged");

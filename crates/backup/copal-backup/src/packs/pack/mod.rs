@@ -56,3 +56,10 @@ pub(crate) struct FrameLocation {
     pub(crate) pack: PackNumber,
     pub(crate) slot: u32,
 }
+
+impl FrameLocation {
+    /// Home, volume and number of its pack.
+    pub(crate) fn place_of_pack(&self) -> (PackHome, u32, PackNumber) {
+        (self.home, self.volume, self.pack)
+    }
+}

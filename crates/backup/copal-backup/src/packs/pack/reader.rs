@@ -8,10 +8,11 @@ use crate::keys::DomainKeys;
 use crate::packs::home::PackHome;
 use crate::packs::pack_cipher::PackCipher;
 use crate::request::error::{Error, Result};
+use bytes::Bytes;
 use copal_volume::{FileId, FileInfo, ReadOptions, VolumeId, VolumeStore};
 
 /// Bytes read from the end of a pack at first; most footers are shorter.
-const TAIL_BYTES: u64 = 64 << 10;
+pub(crate) const TAIL_BYTES: u64 = 64 << 10;
 
 /// The list of frames of one pack, and the cipher that decrypts them.
 pub(crate) struct PackFooter {
@@ -61,13 +62,33 @@ pub(crate) fn footer(
 ) -> Result<PackFooter> {
     let name = pack.file_name();
     let options = ReadOptions::default();
-    let FileInfo { fid: file, size, .. } = store.stat(vid, name.as_bytes(), &options)?;
+    let info = store.stat(vid, name.as_bytes(), &options)?;
+    check_size(pack, info.size)?;
+    let tail_at = info.size.saturating_sub(TAIL_BYTES);
+    let tail = store.get(vid, name.as_bytes(), tail_at..info.size, &options)?;
+    footer_of(store, (home, vid, pack), &info, tail, keys)
+}
+
+fn check_size(pack: PackNumber, size: u64) -> Result<()> {
     let smallest = (format::HEADER_BYTES + format::TRAILER_BYTES) as u64;
-    if size < smallest || size > format::MAX_BYTES {
-        return Err(damaged(pack, format!("no pack has {size} bytes")));
+    match size < smallest || size > format::MAX_BYTES {
+        true => Err(damaged(pack, format!("no pack has {size} bytes"))),
+        false => Ok(()),
     }
-    let tail_at = size.saturating_sub(TAIL_BYTES);
-    let mut tail = store.get(vid, name.as_bytes(), tail_at..size, &options)?;
+}
+
+/// The footer of a pack, given its last [`TAIL_BYTES`]; reads more if it is longer.
+/// # Errors
+/// As [`footer`].
+pub(crate) fn footer_of(
+    store: &dyn VolumeStore,
+    (home, vid, pack): (PackHome, VolumeId, PackNumber),
+    info: &FileInfo,
+    mut tail: Bytes,
+    keys: &DomainKeys,
+) -> Result<PackFooter> {
+    let (file, size, name) = (info.fid, info.size, pack.file_name());
+    check_size(pack, size)?;
     let trailer_bytes: [u8; format::TRAILER_BYTES] =
         *tail.last_chunk().ok_or_else(|| damaged(pack, "its end cannot be read"))?;
     let trailer = PackTrailer::decode(&trailer_bytes, size).map_err(|detail| damaged(pack, detail))?;
@@ -80,7 +101,7 @@ pub(crate) fn footer(
     let footer_at = u64::from(trailer.footer_at);
     let wanted = (size - footer_at) as usize;
     if wanted > tail.len() {
-        tail = store.get(vid, name.as_bytes(), footer_at..size, &options)?;
+        tail = store.get(vid, name.as_bytes(), footer_at..size, &ReadOptions::default())?;
     }
     let end = tail
         .len()

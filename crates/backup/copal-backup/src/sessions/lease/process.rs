@@ -22,12 +22,14 @@ const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The locked file of a live holder. The lock ends when this is dropped or the process ends.
 pub(crate) struct HolderLock {
     path: PathBuf,
-    _file: File,
+    file: File,
 }
 
 impl Drop for HolderLock {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
+        // A child process has a copy of the file between `fork` and `exec`.
+        let _ = self.file.unlock();
     }
 }
 
@@ -46,7 +48,7 @@ pub(crate) fn lock(holder: HolderId) -> Option<HolderLock> {
     });
     let made =
         made.inspect_err(|error| tracing::debug!(%error, path = %path.display(), "the lock file of this process could not be created"));
-    made.ok().map(|file| HolderLock { path, _file: file })
+    made.ok().map(|file| HolderLock { path, file })
 }
 
 /// Whether the process of this holder was on this host and has died.
@@ -121,7 +123,7 @@ mod tests {
         // Like the kernel at the end of a process: the file stays, unlocked.
         let HolderLock { path, .. } = &held;
         let path = path.clone();
-        flock(&held._file, FlockOperation::Unlock).unwrap();
+        flock(&held.file, FlockOperation::Unlock).unwrap();
         assert!(has_died(holder) && has_died(holder), "for each of its sessions");
         drop(held);
         assert!(!path.exists() && !has_died(holder));

@@ -21,7 +21,8 @@ impl Amplification {
     }
 
     fn run(&mut self, kind: CommandKind, unit: u64, units: u64) {
-        self.model.accept(self.next, command(kind, unit * 4096, units * 4096));
+        let now = self.model.now();
+        self.model.accept(self.next, command(kind, unit * 4096, units * 4096), now);
         assert_eq!(self.model.serve(), Some(self.next));
         self.next += 1;
     }

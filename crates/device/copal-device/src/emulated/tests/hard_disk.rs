@@ -101,7 +101,7 @@ fn a_disk_takes_the_shortest_way_among_its_queue_and_none_past_a_flush() {
     let (write, flush) = (|at| command(CommandKind::Write, at, 4096), command(CommandKind::Flush, 0, 0));
     let mut model = HddModel::new(TIB, disk);
     for (id, command) in (0..).zip([write(0), write(TIB / 2), write(MIB), flush, write(4096)]) {
-        model.accept(id, command);
+        model.accept(id, command, model.now());
     }
     let order: Vec<u64> = std::iter::from_fn(|| model.serve()).collect();
     assert_eq!(order, [0, 2, 1, 3, 4], "the nearer write, the flush behind both, then the nearest of all");

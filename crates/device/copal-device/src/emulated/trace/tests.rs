@@ -196,9 +196,6 @@ fn no_text_panics() {
                 _ => bytes.extend_from_within(at..),
             }
         }
-        let trace = read(&bytes);
-        for (device, _) in trace.devices() {
-            ReplaySummary::replay(trace.commands(device), &mut HddModel::new(1 << 30, HddProfile::default()));
-        }
+        crate::probe::fuzz::DECODERS.iter().for_each(|(_, decode)| decode(&bytes));
     }
 }

@@ -1,22 +1,22 @@
 //! Dump of a log, group by group.
 
-use super::{DumpOptions, Item, Sink, damage};
+use super::{DumpOptions, key_field};
 use crate::{
     Error,
     tree::value::ValuePointer,
     write::log::{GroupAssembler, LogGroup, LogOp},
 };
-use copal_object::{FramePos, ObjectId, Store as Objects};
+use copal_object::{DumpItem, DumpSink, FramePos, ObjectId, Store as Objects};
 
 pub(super) fn dump(
     objects: &Objects,
     id: ObjectId,
     generation: u64,
     options: &DumpOptions,
-    sink: &mut Sink<'_>,
+    sink: &mut DumpSink<'_>,
 ) -> Result<bool, Error> {
     let mut reader = match objects.frames(id, FramePos(0)).map_err(Error::from) {
-        Err(error) if error.is_corruption() => return Ok(sink(damage(1, &error))),
+        Err(error) if error.is_corruption() => return Ok(sink(DumpItem::damage(1, &error))),
         reader => reader?,
     };
     let mut assembler = GroupAssembler::new(generation);
@@ -24,7 +24,7 @@ pub(super) fn dump(
         let (at, frame) = match reader.next_frame().map_err(Error::from) {
             Ok(None) => return Ok(true),
             Ok(Some((FramePos(at), frame))) => (at, frame),
-            Err(error) if error.is_corruption() => return Ok(sink(damage(1, &error))),
+            Err(error) if error.is_corruption() => return Ok(sink(DumpItem::damage(1, &error))),
             Err(error) => return Err(error),
         };
         match assembler.push(at, &frame) {
@@ -34,13 +34,13 @@ pub(super) fn dump(
                     return Ok(false);
                 }
             }
-            Err(error) => return Ok(sink(damage(1, &error))),
+            Err(error) => return Ok(sink(DumpItem::damage(1, &error))),
         }
     }
 }
 
-fn show(frame: u64, group: &LogGroup, options: &DumpOptions, sink: &mut Sink<'_>) -> bool {
-    let head = Item::new(1, "group")
+fn show(frame: u64, group: &LogGroup, options: &DumpOptions, sink: &mut DumpSink<'_>) -> bool {
+    let head = DumpItem::new(1, "group")
         .number("last_frame", frame)
         .number("first_sequence", group.first_seq)
         .number("operations", group.ops.len() as u64);
@@ -52,24 +52,27 @@ fn show(frame: u64, group: &LogGroup, options: &DumpOptions, sink: &mut Sink<'_>
     }
     let mut numbered = group.first_seq..;
     group.ops.iter().all(|op| {
-        let new = |kind| Item::new(2, kind).number("sequence", numbered.next().unwrap_or_default());
+        let new = |kind| DumpItem::new(2, kind).number("sequence", numbered.next().unwrap_or_default());
         sink(operation(op, new))
     })
 }
 
-fn operation(op: &LogOp, new: impl FnOnce(&'static str) -> Item) -> Item {
+fn operation(op: &LogOp, new: impl FnOnce(&'static str) -> DumpItem) -> DumpItem {
     match op {
-        LogOp::Put { key, value } => {
-            new("put").key("key", key).number("value_bytes", value.len() as u64).bytes("value", value)
+        LogOp::Put { key, value } => new("put")
+            .with("key", key_field(key))
+            .number("value_bytes", value.len() as u64)
+            .bytes("value", value),
+        LogOp::Delete { key } => new("delete").with("key", key_field(key)),
+        LogOp::DeleteRange { start, end } => {
+            new("delete-range").with("start", key_field(start)).with("end", key_field(end))
         }
-        LogOp::Delete { key } => new("delete").key("key", key),
-        LogOp::DeleteRange { start, end } => new("delete-range").key("start", start).key("end", end),
-        LogOp::Pointer { key, pointer } => pointed(new("pointer").key("key", key), pointer),
+        LogOp::Pointer { key, pointer } => pointed(new("pointer").with("key", key_field(key)), pointer),
     }
 }
 
 /// The fields of a pointer.
-pub(super) fn pointed(item: Item, pointer: &[u8]) -> Item {
+pub(super) fn pointed(item: DumpItem, pointer: &[u8]) -> DumpItem {
     match ValuePointer::decode(pointer) {
         Ok(pointer) => item
             .number("object", pointer.object.0)

@@ -1,6 +1,6 @@
 //! Dump of the manifest, edit by edit.
 
-use super::{Item, Sink, damage};
+use super::key_field;
 use crate::{
     Error,
     tree::manifest::{
@@ -10,25 +10,25 @@ use crate::{
 };
 use bytes::Bytes;
 use copal_device::IoClass;
-use copal_object::{ObjectId, Store as Objects};
+use copal_object::{DumpItem, DumpSink, ObjectId, Store as Objects};
 
-pub(super) fn dump(objects: &Objects, id: ObjectId, sink: &mut Sink<'_>) -> Result<bool, Error> {
+pub(super) fn dump(objects: &Objects, id: ObjectId, sink: &mut DumpSink<'_>) -> Result<bool, Error> {
     let mut edits = match EditReader::open(objects, id, IoClass::Background) {
-        Err(error) if error.is_corruption() => return Ok(sink(damage(1, &error))),
+        Err(error) if error.is_corruption() => return Ok(sink(DumpItem::damage(1, &error))),
         edits => edits?,
     };
     let (version, seed) = edits.header;
-    let header = Item::new(1, "header").number("version", version).number("seed", seed);
+    let header = DumpItem::new(1, "header").number("version", version).number("seed", seed);
     if !sink(header) {
         return Ok(false);
     }
     loop {
         let edit = match edits.next(&mut |_| Ok(())) {
-            Err(error) if error.is_corruption() => return Ok(sink(damage(1, &error))),
+            Err(error) if error.is_corruption() => return Ok(sink(DumpItem::damage(1, &error))),
             edit => edit?,
         };
         let Some(edit) = edit else { return Ok(true) };
-        let head = Item::new(1, "edit")
+        let head = DumpItem::new(1, "edit")
             .number("offset", edit.offset)
             .number("records", edit.records().count() as u64);
         if !sink(head) {
@@ -47,8 +47,8 @@ pub(super) fn level(level: TreeLevel) -> String {
     if level == TreeLevel::BOTTOM { "bottom".to_owned() } else { level.0.to_string() }
 }
 
-fn record(record: &ManifestRecord) -> Vec<Item> {
-    let new = |kind| Item::new(2, kind);
+fn record(record: &ManifestRecord) -> Vec<DumpItem> {
+    let new = |kind| DumpItem::new(2, kind);
     let item = match record {
         ManifestRecord::Keyspace { id, name, options } => new("keyspace")
             .number("id", id.0)
@@ -64,15 +64,17 @@ fn record(record: &ManifestRecord) -> Vec<Item> {
             .number("entries", meta.entries)
             .number("droppable", meta.droppable)
             .number("newest_sequence", meta.max_seq)
-            .key("start", &meta.start)
-            .key("end", &meta.end),
+            .with("start", key_field(&meta.start))
+            .with("end", key_field(&meta.end)),
         ManifestRecord::Slices { object, level: at, run, parts } => {
             let head = new(if parts.is_empty() { "drop-table" } else { "slices" })
                 .number("object", object.0)
                 .text("level", level(*at))
                 .number("run", *run);
             let part = |part: &std::ops::Range<Bytes>| {
-                Item::new(3, "slice").key("start", &part.start).key("end", &part.end)
+                DumpItem::new(3, "slice")
+                    .with("start", key_field(&part.start))
+                    .with("end", key_field(&part.end))
             };
             return std::iter::once(head).chain(parts.iter().map(part)).collect();
         }

@@ -9,11 +9,10 @@
 //!
 //! Invariants
 //! - Reads only. Memory: the manifest, one partition of a table, one group of a log.
-//! - An unreadable part is an [`Item`] of kind `damage`, never a silent end.
+//! - An unreadable part is a [`DumpItem`] of kind `damage`, never a silent end.
 //!
 //! Not here: checking (`verify`), wording of the command line.
 
-mod item;
 mod log;
 mod manifest;
 mod outline;
@@ -21,14 +20,14 @@ mod page_cache_log;
 mod table;
 mod values;
 
-pub use item::{Field, Item};
-
 use crate::{
     Error,
+    format::entry::{KEYSPACE_LEN, keyspace_of},
     tree::manifest::{MANIFEST, ObjectRole, parse_label, read::EditReader},
 };
+use bytes::Bytes;
 use copal_device::IoClass;
-use copal_object::{ObjectId, Store as Objects};
+use copal_object::{DumpField, DumpItem, DumpSink, ObjectId, Store as Objects};
 
 /// Options of a dump.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,14 +38,11 @@ pub struct DumpOptions {
     pub partition: Option<u32>,
 }
 
-/// Receives items as they are read; `false` ends the dump.
-pub type Sink<'a> = dyn FnMut(Item) -> bool + 'a;
-
 /// Shows the parts of a store: keyspaces, runs and their tables, value objects, logs, and objects without a
 /// name. Blocks.
 /// # Errors
 /// The device failed. Damage is shown.
-pub fn outline(objects: &Objects, sink: &mut Sink<'_>) -> Result<(), Error> {
+pub fn outline(objects: &Objects, sink: &mut DumpSink<'_>) -> Result<(), Error> {
     outline::outline(objects, sink)
 }
 
@@ -58,14 +54,14 @@ pub fn object(
     objects: &Objects,
     object: u64,
     options: &DumpOptions,
-    sink: &mut Sink<'_>,
+    sink: &mut DumpSink<'_>,
 ) -> Result<(), Error> {
     let id = ObjectId(object);
     let stat = objects.stat(id).ok_or(Error::NoObject { object })?;
     let Some((role, generation)) = parse_label(&stat.label) else {
         return Err(Error::NoObject { object });
     };
-    let header = Item::new(0, role.word())
+    let header = DumpItem::new(0, role.word())
         .number("object", object)
         .number("bytes", stat.len)
         .number("allocated_bytes", stat.allocated_bytes);
@@ -102,6 +98,10 @@ fn state(
     }
 }
 
-fn damage(depth: u8, what: &impl std::fmt::Display) -> Item {
-    Item::new(depth, "damage").text("what", what.to_string())
+/// A field with a key, which is preceded by the four bytes of its keyspace's id.
+fn key_field(key: &[u8]) -> DumpField {
+    match keyspace_of(key) {
+        Some(id) => DumpField::Below(id.0.to_string(), Bytes::copy_from_slice(&key[KEYSPACE_LEN..])),
+        None => DumpField::Bytes(Bytes::copy_from_slice(key)),
+    }
 }

@@ -1,6 +1,6 @@
 //! Dump of a table: its metadata, its partitions with index and filter pages, its entries.
 
-use super::{DumpOptions, Item, Sink, damage, log::pointed, state};
+use super::{DumpOptions, key_field, log::pointed, state};
 use crate::{
     Error, MemoryBudget,
     format::entry::{Entry, EntryKind},
@@ -11,7 +11,7 @@ use crate::{
     },
 };
 use copal_device::IoClass;
-use copal_object::{ObjectId, Store as Objects};
+use copal_object::{DumpItem, DumpSink, ObjectId, Store as Objects};
 use std::sync::Arc;
 
 /// Memory for reading one table: fences and one partition's pages.
@@ -28,17 +28,17 @@ pub(super) fn dump(
     objects: &Objects,
     id: ObjectId,
     options: &DumpOptions,
-    sink: &mut Sink<'_>,
+    sink: &mut DumpSink<'_>,
 ) -> Result<bool, Error> {
     let (_, seed, _) = state(objects)?;
     let table = match open(objects, id, seed) {
-        Err(error) if error.is_corruption() => return Ok(sink(damage(1, &error))),
+        Err(error) if error.is_corruption() => return Ok(sink(DumpItem::damage(1, &error))),
         table => table?,
     };
     let meta = table.meta();
-    let summary = Item::new(1, "properties")
-        .key("smallest", &meta.smallest)
-        .key("largest", &meta.largest)
+    let summary = DumpItem::new(1, "properties")
+        .with("smallest", key_field(&meta.smallest))
+        .with("largest", key_field(&meta.largest))
         .number("entries", meta.entries)
         .number("keys", meta.keys)
         .number("deletes", meta.deletes)
@@ -53,7 +53,7 @@ pub(super) fn dump(
         return Ok(false);
     }
     for (name, section) in dump::sections(&table) {
-        let item = Item::new(1, "section")
+        let item = DumpItem::new(1, "section")
             .text("name", name)
             .number("offset", section.offset)
             .number("bytes", section.len);
@@ -62,7 +62,7 @@ pub(super) fn dump(
         }
     }
     for used in &meta.value_objects {
-        let item = Item::new(1, "points-into")
+        let item = DumpItem::new(1, "points-into")
             .number("object", used.object.0)
             .number("values", used.values)
             .number("value_bytes", used.bytes);
@@ -71,9 +71,9 @@ pub(super) fn dump(
         }
     }
     for tombstone in table.range_tombstones() {
-        let item = Item::new(1, "range-tombstone")
-            .key("start", &tombstone.start)
-            .key("end", &tombstone.end)
+        let item = DumpItem::new(1, "range-tombstone")
+            .with("start", key_field(&tombstone.start))
+            .with("end", key_field(&tombstone.end))
             .number("sequence", tombstone.seq);
         if !sink(item) {
             return Ok(false);
@@ -96,13 +96,13 @@ fn show_partition(
     table: &Table,
     partition: u32,
     options: &DumpOptions,
-    sink: &mut Sink<'_>,
+    sink: &mut DumpSink<'_>,
 ) -> Result<bool, Error> {
     let PartitionView { fence, offset, data_len, index_len, filter_len, uid, keys, entries, blocks, filter } =
         dump::view_partition(table, partition)?;
-    let head = Item::new(1, "partition")
+    let head = DumpItem::new(1, "partition")
         .number("number", partition)
-        .key("fence", &fence)
+        .with("fence", key_field(&fence))
         .number("offset", offset)
         .number("data_bytes", data_len)
         .number("index_bytes", index_len)
@@ -114,16 +114,16 @@ fn show_partition(
         return Ok(false);
     }
     let index = match blocks {
-        Ok(blocks) => Item::new(2, "index-page").number("blocks", blocks),
-        Err(error) => damage(2, &error),
+        Ok(blocks) => DumpItem::new(2, "index-page").number("blocks", blocks),
+        Err(error) => DumpItem::damage(2, &error),
     };
     let filter = match filter {
-        None => Item::new(2, "filter-page").text("units", "none"),
-        Some(Ok(page)) => Item::new(2, "filter-page")
+        None => DumpItem::new(2, "filter-page").text("units", "none"),
+        Some(Ok(page)) => DumpItem::new(2, "filter-page")
             .text("kind", format!("{:?}", page.kind).to_lowercase())
             .number("units", page.kind.units())
             .number("unit_bytes", page.unit_bytes),
-        Some(Err(error)) => damage(2, &error),
+        Some(Err(error)) => DumpItem::damage(2, &error),
     };
     if !sink(index) || !sink(filter) {
         return Ok(false);
@@ -137,18 +137,18 @@ fn show_partition(
             more = more && sink(show_entry(entry));
         })?;
     for damaged in report.damaged {
-        more = more && sink(damage(2, &damaged));
+        more = more && sink(DumpItem::damage(2, &damaged));
     }
     Ok(more)
 }
 
-fn show_entry(entry: &Entry<'_>) -> Item {
+fn show_entry(entry: &Entry<'_>) -> DumpItem {
     let kind = match entry.kind {
         EntryKind::Put => "put",
         EntryKind::Delete => "delete",
         EntryKind::Pointer => "pointer",
     };
-    let item = Item::new(2, kind).key("key", entry.key).number("sequence", entry.seq);
+    let item = DumpItem::new(2, kind).with("key", key_field(entry.key)).number("sequence", entry.seq);
     match entry.kind {
         EntryKind::Put => item.number("value_bytes", entry.value.len() as u64).bytes("value", entry.value),
         EntryKind::Delete => item,

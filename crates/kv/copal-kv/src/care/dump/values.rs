@@ -1,6 +1,6 @@
 //! Dump of a value object: its dead bytes, and the entries that point into the others.
 
-use super::{DumpOptions, Item, Sink, damage, state, table::open};
+use super::{DumpOptions, key_field, state, table::open};
 use crate::{
     Error,
     format::entry::EntryKind,
@@ -13,23 +13,23 @@ use crate::{
 };
 use bytes::Bytes;
 use copal_device::IoClass;
-use copal_object::{ObjectId, Store as Objects};
+use copal_object::{DumpItem, DumpSink, ObjectId, Store as Objects};
 
 pub(super) fn dump(
     objects: &Objects,
     id: ObjectId,
     options: &DumpOptions,
-    sink: &mut Sink<'_>,
+    sink: &mut DumpSink<'_>,
 ) -> Result<bool, Error> {
     let (state, seed, stopped) = state(objects)?;
     if let Some(error) = stopped
-        && !sink(damage(1, &error))
+        && !sink(DumpItem::damage(1, &error))
     {
         return Ok(false);
     }
     let known = match state.values.get(&id) {
-        None => Item::new(1, "not-in-manifest"),
-        Some(value) => Item::new(1, "account")
+        None => DumpItem::new(1, "not-in-manifest"),
+        Some(value) => DumpItem::new(1, "account")
             .number("keyspace", value.meta.keyspace.0)
             .bytes("group", &value.meta.group)
             .number("accounted_bytes", value.meta.accounted)
@@ -42,7 +42,7 @@ pub(super) fn dump(
     }
     for range in state.values.get(&id).iter().flat_map(|value| value.dead.iter()) {
         let item =
-            Item::new(1, "dead").number("offset", range.start).number("bytes", range.end - range.start);
+            DumpItem::new(1, "dead").number("offset", range.start).number("bytes", range.end - range.start);
         if !sink(item) {
             return Ok(false);
         }
@@ -54,10 +54,10 @@ pub(super) fn dump(
         if !table.meta.values.iter().any(|(used, _)| *used == id) {
             continue;
         }
-        let source = Item::new(1, "from-table").number("object", object.0);
+        let source = DumpItem::new(1, "from-table").number("object", object.0);
         let table = match open(objects, *object, seed) {
             Err(error) if error.is_corruption() => {
-                if !sink(source) || !sink(damage(2, &error)) {
+                if !sink(source) || !sink(DumpItem::damage(2, &error)) {
                     return Ok(false);
                 }
                 continue;
@@ -84,7 +84,7 @@ pub(super) fn dump(
                 }
             }
             for damaged in report.damaged {
-                if !sink(damage(2, &damaged)) {
+                if !sink(DumpItem::damage(2, &damaged)) {
                     return Ok(false);
                 }
             }
@@ -94,12 +94,12 @@ pub(super) fn dump(
 }
 
 /// Shows values that a log names and no table does yet.
-fn from_logs(objects: &Objects, id: ObjectId, sink: &mut Sink<'_>) -> Result<bool, Error> {
+fn from_logs(objects: &Objects, id: ObjectId, sink: &mut DumpSink<'_>) -> Result<bool, Error> {
     for stat in objects.list(ObjectId(0), usize::MAX) {
         let Some((ObjectRole::Log, generation)) = parse_label(&stat.label) else {
             continue;
         };
-        if !sink(Item::new(1, "from-log").number("object", stat.id.0)) {
+        if !sink(DumpItem::new(1, "from-log").number("object", stat.id.0)) {
             return Ok(false);
         }
         let mut more = true;
@@ -119,7 +119,7 @@ fn from_logs(objects: &Objects, id: ObjectId, sink: &mut Sink<'_>) -> Result<boo
             None,
         );
         match read {
-            Err(error) if error.is_corruption() => more = more && sink(damage(2, &error)),
+            Err(error) if error.is_corruption() => more = more && sink(DumpItem::damage(2, &error)),
             read => drop(read?),
         }
         if !more {
@@ -135,17 +135,19 @@ fn show(
     id: ObjectId,
     key: &[u8],
     pointer: &[u8],
-    sink: &mut Sink<'_>,
+    sink: &mut DumpSink<'_>,
 ) -> Result<bool, Error> {
     let decoded = match ValuePointer::decode(pointer) {
         Ok(pointer) => pointer,
-        Err(error) => return Ok(sink(damage(2, &error))),
+        Err(error) => return Ok(sink(DumpItem::damage(2, &error))),
     };
     if decoded.object != id {
         return Ok(true);
     }
-    let item =
-        Item::new(2, "value").key("key", key).number("offset", decoded.offset).number("bytes", decoded.len);
+    let item = DumpItem::new(2, "value")
+        .with("key", key_field(key))
+        .number("offset", decoded.offset)
+        .number("bytes", decoded.len);
     match value::read(objects, pointer, &(0..u64::from(decoded.len)), IoClass::Background) {
         Err(error) if error.is_corruption() => Ok(sink(item.text("damage", error.to_string()))),
         read => {

@@ -54,10 +54,11 @@ impl PlannedRead {
         format!("value in object {} at byte {}", object.0, range.start)
     }
 
-    /// Verifies the bytes that were read, and returns the wanted part.
+    /// Verifies the bytes that were read from `objects`, and returns the wanted part. The store notes that they are
+    /// verified.
     /// # Errors
     /// `Corrupt` when the bytes are not those that were written.
-    pub(crate) fn take(&self, read: Result<Bytes, StoreError>) -> Result<Bytes, Error> {
+    pub(crate) fn take(&self, objects: &Objects, read: Result<Bytes, StoreError>) -> Result<Bytes, Error> {
         let bytes = match read {
             // A reader holds a version that contains the object, so the object was lost, not deleted.
             Err(StoreError::NotFound(_)) => {
@@ -69,6 +70,8 @@ impl PlannedRead {
             return Err(Error::corrupt(self.place(), "the object ends inside it"));
         }
         self.pointer.verify(self.cover.start, &bytes)?;
+        let (object, range) = self.range();
+        objects.note_verified(object, &range);
         let from = self.part.start - self.cover.start;
         Ok(bytes.slice(from as usize..(self.part.end - self.cover.start) as usize))
     }
@@ -90,6 +93,6 @@ pub(crate) fn read(
         return Ok(Bytes::new());
     }
     let (object, range) = planned.range();
-    let once = || planned.take(objects.read(object, range.clone(), class).wait());
+    let once = || planned.take(objects, objects.read(object, range.clone(), class).wait());
     once().or_else(|error| if error.is_corruption() { once() } else { Err(error) })
 }

@@ -131,7 +131,7 @@ pub(crate) struct RealDirectory {
     root: File,
     objects: File,
     read_only: bool,
-    _lock: File,
+    lock: File,
 }
 
 impl RealDirectory {
@@ -158,7 +158,7 @@ impl RealDirectory {
         let lock = open_lock(dir, &root).map_err(failed)?;
         let locked = if read_only { lock.try_lock_shared() } else { lock.try_lock() };
         match locked {
-            Ok(()) => Ok(RealDirectory { root, objects, read_only, _lock: lock }),
+            Ok(()) => Ok(RealDirectory { root, objects, read_only, lock }),
             Err(TryLockError::WouldBlock) => Err(DeviceOpenError::Locked { path: dir.display().to_string() }),
             Err(TryLockError::Error(error)) => Err(failed(error)),
         }
@@ -171,6 +171,13 @@ impl RealDirectory {
         } else {
             (&self.objects, format!("{number:06x}"))
         }
+    }
+}
+
+impl Drop for RealDirectory {
+    /// A child process has a copy of the file between `fork` and `exec`: closing it would not release the lock.
+    fn drop(&mut self) {
+        let _ = self.lock.unlock();
     }
 }
 
@@ -326,5 +333,24 @@ fn open_error(dir: &Path, read_only: bool, error: io::Error) -> DeviceOpenError 
         io::ErrorKind::ReadOnlyFilesystem => DeviceOpenError::ReadOnlyStorage { path },
         io::ErrorKind::StorageFull => DeviceOpenError::NoSpace { path, bytes: 0 },
         _ => DeviceOpenError::Io { path, source: error },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Symptom: a store that was just closed was reported as open, in a process that also starts programs.
+    // Cause: a child has copies of all files, with their locks, between its fork and its exec.
+    // Fix: the holder unlocks the file before it closes it.
+    #[test]
+    fn a_copy_of_the_lock_file_does_not_keep_a_closed_directory_locked() {
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = RealDirectory::create(scratch.path()).unwrap();
+        let copy = directory.lock.try_clone().unwrap();
+        assert!(matches!(RealDirectory::open(scratch.path(), false), Err(DeviceOpenError::Locked { .. })));
+        drop(directory);
+        RealDirectory::open(scratch.path(), false).unwrap();
+        drop(copy);
     }
 }

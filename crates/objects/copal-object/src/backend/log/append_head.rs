@@ -1,26 +1,60 @@
 //! Append head: the segment to which data of one kind is appended.
 
-use super::SegmentTable;
 use crate::format::run::PageRun;
+use crate::space::segment_table::SegmentTable;
+
+/// The free segment that a head takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum SegmentOrder {
+    /// The first one behind the present one.
+    #[default]
+    Next,
+    /// The first one of the device.
+    Lowest,
+    /// The last one of the device.
+    Last,
+}
 
 /// Where data of one kind goes next.
 #[derive(Debug, Default)]
 pub(crate) struct AppendHead {
     /// The segment, and its next page.
     at: Option<(u32, u32)>,
-    /// New segments come from the end of the device.
-    from_end: bool,
+    order: SegmentOrder,
+    has_checkpoints: bool,
 }
 
 impl AppendHead {
-    /// New segments come from the end of the device.
-    pub(crate) fn from_end() -> AppendHead {
-        AppendHead { at: None, from_end: true }
+    /// A head for checkpoints, which takes segments in this order.
+    pub(crate) fn of_checkpoints(order: SegmentOrder) -> AppendHead {
+        AppendHead { at: None, order, has_checkpoints: true }
+    }
+
+    pub(crate) fn set_order(&mut self, order: SegmentOrder) {
+        self.order = order;
+    }
+
+    /// Whether it has a segment.
+    pub(crate) fn has_segment(&self) -> bool {
+        self.at.is_some()
     }
 
     /// Pages left in its segment.
     pub(crate) fn rest_pages(&self, segments: &SegmentTable) -> u32 {
         self.at.map_or(0, |(_, page)| segments.segment_pages() - page)
+    }
+
+    /// Segments that it takes for runs of `pages` pages in all, if each run is short beside a segment.
+    pub(crate) fn segments_for(&self, pages: u64, segments: &SegmentTable) -> u64 {
+        if pages <= self.rest_pages(segments).into() {
+            return 0;
+        }
+        pages.div_ceil(segments.segment_pages().into())
+    }
+
+    /// Its segment.
+    pub(crate) fn segment(&self) -> Option<u32> {
+        self.at.map(|(segment, _)| segment)
     }
 
     /// Takes a run of `pages` pages, in a new segment if the present one has fewer left. `None` if no segment is
@@ -60,16 +94,20 @@ impl AppendHead {
     }
 
     fn begin(&mut self, segments: &mut SegmentTable) -> bool {
-        let next = match self.at {
-            _ if self.from_end => segments.hold_last_free(),
-            Some((segment, _)) => segments.hold_free(segment),
-            None => segments.hold_free(0),
+        let next = match (self.order, self.at) {
+            (SegmentOrder::Last, _) => segments.hold_last_free(),
+            (SegmentOrder::Next, Some((segment, _))) => segments.hold_free(segment),
+            (SegmentOrder::Next, None) | (SegmentOrder::Lowest, _) => segments.hold_free(0),
         };
         let Some(next) = next else {
             return false;
         };
         if let Some((segment, _)) = self.at {
-            segments.close(segment);
+            if self.has_checkpoints {
+                segments.close_chain(segment);
+            } else {
+                segments.close(segment);
+            }
         }
         self.at = Some((next, 0));
         true

@@ -7,9 +7,18 @@
 //! - A valid header is never written again: the segment that it names stays the next one, also after a crash that
 //!   lost the records before it.
 //! - A record never spans segments.
+//! - Zeros go only to a segment without a header, and the header waits for those in flight: they never overwrite records.
 
-use super::{SegmentTable, group_buffer::GroupBuffer};
-use crate::format::{group, record::RecordHeader, run::PageRun, segment::SegmentHeader};
+use super::group_buffer::GroupBuffer;
+use crate::format::{
+    group,
+    record::RecordHeader,
+    run::PageRun,
+    segment::{ChainSegment, SegmentHeader},
+    sum_rule::SumRule,
+};
+use crate::space::segment_table::SegmentTable;
+use bytes::Bytes;
 use copal_device::AlignedBuf;
 use std::collections::VecDeque;
 
@@ -58,6 +67,10 @@ pub(crate) struct CommitHead {
     tail_page: u32,
     /// The group that is being closed.
     closing: GroupBuffer,
+    /// Segments are written once before they hold records.
+    writes_ahead: bool,
+    /// Zeros are in flight.
+    is_zeroing: bool,
 }
 
 impl CommitHead {
@@ -74,7 +87,14 @@ impl CommitHead {
             ahead: next.ahead.into(),
             tail_page: 0,
             closing: GroupBuffer::default(),
+            writes_ahead: false,
+            is_zeroing: false,
         }
+    }
+
+    /// From now on segments are filled with zeros before they hold records.
+    pub(crate) fn write_ahead(&mut self) {
+        self.writes_ahead = true;
     }
 
     /// A head in the same place, without an open group.
@@ -106,9 +126,19 @@ impl CommitHead {
         CommitHead::position(self.current(), self.page)
     }
 
+    /// The current segment.
+    pub(crate) fn segment(&self) -> ChainSegment {
+        ChainSegment { number: self.number, next: self.next.into() }
+    }
+
     /// Sets the position from which recovery needs the records.
     pub(crate) fn set_tail(&mut self, position: u64) {
         self.tail_page = position as u32;
+    }
+
+    /// Segments before the current one.
+    pub(crate) fn passed_segments(&self) -> usize {
+        self.chain.len().saturating_sub(1)
     }
 
     /// Pages of records from the tail to the head.
@@ -225,6 +255,12 @@ impl CommitHead {
         }
     }
 
+    /// Bytes of a page of the open group.
+    pub(crate) fn page(&self, at: u64, segments: &SegmentTable) -> Option<Bytes> {
+        let page = self.in_group(PageRun::new(at, 1), segments)?;
+        self.group.page(page, segments.page_bytes())
+    }
+
     /// Whether a page of `run` lies in the open group.
     pub(crate) fn holds(&self, run: PageRun, segments: &SegmentTable) -> bool {
         self.group.taken() > 0 && run.overlaps(PageRun::new(self.data_page(segments), self.group.taken()))
@@ -262,7 +298,7 @@ impl CommitHead {
             record: record.clone(),
             at: run.at,
             data_pages: group.taken(),
-            data_sum: copal_codec::crc32c(0, data),
+            data_sum: SumRule::Hashes.sum(0, data, page_bytes),
         };
         group::encode(&header, ops, first, rest)
     }
@@ -279,7 +315,7 @@ impl CommitHead {
 
     /// The header of the next segment, if it must be written now. Chooses the segment after it.
     pub(crate) fn take_header(&mut self, segments: &mut SegmentTable) -> Option<(PageRun, AlignedBuf)> {
-        if self.header != HeaderState::Missing {
+        if self.header != HeaderState::Missing || self.is_zeroing {
             return None;
         }
         let after = segments.hold_free(0)?;
@@ -296,6 +332,27 @@ impl CommitHead {
         Some((PageRun::new(segments.first_page(self.next), 1), page))
     }
 
+    /// The next part of the last segment of the chain to fill with zeros. The parts keep ahead of the records: the last
+    /// one is due when the head has passed three quarters of its own segment. Where records are faster, the segment is
+    /// used as it is.
+    pub(crate) fn take_zeros(&mut self, segments: &SegmentTable) -> Option<PageRun> {
+        if !self.writes_ahead || self.is_zeroing {
+            return None;
+        }
+        let last = *self.ahead.back()?;
+        let run = segments.unwritten(last)?;
+        let end = run.end() - segments.first_page(last);
+        let is_due = u64::from(self.page) * 4 >= end * 3;
+        self.is_zeroing = is_due;
+        is_due.then_some(run)
+    }
+
+    /// The zeros of [`CommitHead::take_zeros`] are written.
+    pub(crate) fn zeros_written(&mut self, run: PageRun, segments: &mut SegmentTable) {
+        self.is_zeroing = false;
+        segments.note_written(run);
+    }
+
     /// The header was written while `epoch` was open.
     pub(crate) fn header_written(&mut self, epoch: u64) {
         if self.header == HeaderState::Writing {
@@ -310,12 +367,18 @@ impl CommitHead {
         }
     }
 
-    /// The epoch whose flush makes the next segment's header durable, unless it is durable or missing. 0: its write
-    /// has not completed.
+    /// Whether the header of the next segment is not being written: no segment is free for the one after it.
+    pub(crate) fn lacks_header(&self) -> bool {
+        self.header == HeaderState::Missing && !self.is_zeroing
+    }
+
+    /// The epoch whose flush makes the next segment's header durable, unless it is durable or missing. 0: its write,
+    /// or that of zeros before it, has not completed.
     pub(crate) fn awaited_epoch(&self) -> Option<u64> {
         match self.header {
             HeaderState::Written(epoch) => Some(epoch),
             HeaderState::Writing => Some(0),
+            HeaderState::Missing if self.is_zeroing => Some(0),
             HeaderState::Missing | HeaderState::Durable => None,
         }
     }

@@ -1,14 +1,16 @@
 //! Group buffer: the data of the open group, which waits in memory until the group closes.
 
+use bytes::Bytes;
 use copal_device::AlignedBuf;
+use std::collections::BTreeMap;
 
 /// Data pages of the open group, behind the page of its record.
 #[derive(Debug, Default)]
 pub(crate) struct GroupBuffer {
     /// Pages taken.
     taken: u32,
-    /// Filled parts: first page in the group's data, and bytes.
-    parts: Vec<(u32, AlignedBuf)>,
+    /// Filled parts by their first page in the group's data.
+    parts: BTreeMap<u32, Bytes>,
 }
 
 impl GroupBuffer {
@@ -26,14 +28,21 @@ impl GroupBuffer {
     /// Gives back `pages` pages from `first` on, if they are the last ones and hold nothing. Other pages stay: they
     /// are written as zeros and have no owner.
     pub(crate) fn give_back(&mut self, first: u32, pages: u32) {
-        let is_filled = self.parts.iter().any(|(at, _)| *at >= first);
+        let is_filled = self.parts.range(first..).next().is_some();
         if first + pages == self.taken && !is_filled {
             self.taken = first;
         }
     }
 
     pub(crate) fn fill(&mut self, first: u32, bytes: AlignedBuf) {
-        self.parts.push((first, bytes));
+        self.parts.insert(first, Bytes::from_owner(bytes));
+    }
+
+    /// Bytes of a page of the group's data, if it is filled.
+    pub(crate) fn page(&self, page: u32, page_bytes: usize) -> Option<Bytes> {
+        let (first, bytes) = self.parts.range(..=page).next_back()?;
+        let from = (page - first) as usize * page_bytes;
+        (from < bytes.len()).then(|| bytes.slice(from..from + page_bytes))
     }
 
     /// Copies the data into `out`, all taken pages.

@@ -14,8 +14,6 @@ mod append_head;
 mod commit_head;
 mod group_buffer;
 mod placement;
-mod segment_table;
 
 pub(crate) use commit_head::{CommitHead, NextSegments};
 pub(crate) use placement::LogPlacement;
-pub(crate) use segment_table::SegmentTable;

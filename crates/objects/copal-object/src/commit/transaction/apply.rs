@@ -3,14 +3,16 @@
 use super::{
     FetchedPages, Runs, SumUnit,
     check::{TransactionNeeds, punched_pages, unit_around},
+    stream_cut::CutPlaces,
 };
 use crate::{
     ObjectId, Op, Txn,
+    flaw::StoreFlaw,
     format::{
         ops::{ObjectTraits, RecordOp},
         run::{PageRun, pages_of},
+        sum_rule::SumRule,
     },
-    object::sums::unit_sums,
     state::{StoreCore, StoreState, commit::group::GroupAdmission, queue::IoPurpose},
 };
 use bytes::Bytes;
@@ -22,9 +24,11 @@ struct TransactionApplier<'a> {
     inner: &'a StoreCore,
     state: &'a mut StoreState,
     fetched: &'a FetchedPages,
+    cuts: &'a CutPlaces,
     lsn: u64,
     /// Data of this transaction that is not submitted yet.
     writes: Vec<(PageRun, AlignedBuf)>,
+    is_inline: bool,
 }
 
 /// Applies a checked transaction with its allocated pages; returns its position.
@@ -34,11 +38,12 @@ pub(crate) fn apply(
     txn: Txn,
     needs: &TransactionNeeds,
     runs: Runs,
-    fetched: &FetchedPages,
+    (fetched, cuts): (&FetchedPages, &CutPlaces),
     admitted: GroupAdmission,
 ) -> u64 {
     let lsn = state.commit.take_lsn(admitted, needs.releases && !txn.ops.is_empty());
-    let mut applier = TransactionApplier { inner: store, state, fetched, lsn, writes: Vec::new() };
+    let (writes, is_inline) = (Vec::new(), needs.inline);
+    let mut applier = TransactionApplier { inner: store, state, fetched, cuts, lsn, writes, is_inline };
     for (stream, frame) in &txn.after {
         // A frame that rides lies in this record or an earlier one.
         if !applier.state.space.placement().frames_ride() {
@@ -50,8 +55,24 @@ pub(crate) fn apply(
         applier.op(op, runs);
     }
     let writes = applier.writes;
-    submit_data(store, state, writes);
+    if needs.inline {
+        enter_inline(state, writes, lsn);
+    } else {
+        submit_data(store, state, writes);
+    }
     lsn
+}
+
+/// Enters the data into the record. It is written to its place later.
+fn enter_inline(state: &mut StoreState, writes: Vec<(PageRun, AlignedBuf)>, lsn: u64) {
+    if let Some(upto) = state.inline.placed_news() {
+        state.enter(&RecordOp::InlinePlaced { upto }, lsn);
+    }
+    for (run, buf) in writes {
+        let bytes = Bytes::from_owner(buf);
+        state.inline.fill(run, &bytes);
+        state.enter(&RecordOp::Inline { run, bytes }, lsn);
+    }
 }
 
 fn submit_data(store: &StoreCore, state: &mut StoreState, writes: Vec<(PageRun, AlignedBuf)>) {
@@ -80,7 +101,10 @@ impl TransactionApplier<'_> {
         match op {
             Op::Create { id, opts } => {
                 self.state.forget_stream(id.0);
-                self.enter(&RecordOp::Create { id: id.0, what: ObjectTraits::of(&opts) });
+                let of_bytes = self.inner.shape.broken.by(StoreFlaw::SumsOfBytes);
+                let rule = if of_bytes { SumRule::Crc32c } else { self.state.tables.sum_rule() };
+                let what = ObjectTraits::of(&opts, rule);
+                self.enter(&RecordOp::Create { id: id.0, what });
                 if opts.kind == crate::ObjectKind::Stream {
                     self.state.streams.open_tail(id.0);
                 }
@@ -99,11 +123,28 @@ impl TransactionApplier<'_> {
                 let next = self.state.streams.next_frame(id.0);
                 self.enter(&RecordOp::StreamTrim { id: id.0, upto: upto.0.min(next) });
             }
+            Op::TruncateStream { id, from } => self.truncate_stream(id.0, from.0),
             Op::Delete { id } => {
                 self.enter(&RecordOp::Delete { id: id.0 });
                 self.state.forget_stream(id.0);
             }
         }
+    }
+
+    /// A stream that ends there already stays as it is, unless damage is behind its end.
+    fn truncate_stream(&mut self, id: u64, from: u64) {
+        let tail = self.state.streams.open_tail(id);
+        let is_cut = tail.next > from || tail.damaged;
+        if !is_cut || self.state.tables.stream(id).is_none_or(|stream| stream.piece_of(from).is_none()) {
+            return;
+        }
+        let cut = self.cuts.cut(self.state, self.inner, (id, from));
+        self.enter(&RecordOp::StreamTruncate { id, cut });
+        let last = self.state.tables.stream(id).and_then(|stream| stream.pieces.last());
+        // Pages behind a piece that was not cut belong to no frame.
+        let used =
+            last.filter(|piece| piece.incarnation != cut.incarnation).map_or(0, |piece| piece.run.pages);
+        self.state.cut_stream(id, from, used);
     }
 
     fn page(&self) -> u64 {
@@ -112,6 +153,10 @@ impl TransactionApplier<'_> {
 
     fn len(&self, id: ObjectId) -> u64 {
         self.state.tables.object(id.0).map_or(0, |object| object.len)
+    }
+
+    fn rule(&self, id: ObjectId) -> SumRule {
+        self.state.tables.object(id.0).map_or_else(SumRule::default, |object| object.what.sums)
     }
 
     fn unit_at(&self, id: ObjectId, page: u64) -> Option<SumUnit> {
@@ -149,8 +194,11 @@ impl TransactionApplier<'_> {
             let skip = to - unit.at;
             rest.push((to, PageRun::new(unit.run.at + skip, unit.run.pages - skip as u32)));
         }
+        let rule = self.rule(id);
         let resum = |(at, run): (u64, PageRun)| {
-            let sum = (run.at..run.end()).fold(0, |sum, page| copal_codec::crc32c(sum, self.content(page)));
+            let pages = run.at..run.end();
+            let sum =
+                pages.fold(0, |sum, page| rule.sum(sum, self.content(page), self.inner.shape.page_bytes));
             RecordOp::Resum { id: id.0, at, pages: run.pages, sum }
         };
         rest.into_iter().map(resum).collect()
@@ -186,6 +234,7 @@ impl TransactionApplier<'_> {
     fn map(&mut self, id: ObjectId, at: u64, run: PageRun, fill: impl Fn(u64, &mut [u8])) {
         let size = self.inner.shape.page_bytes;
         let unit = self.state.tables.object(id.0).map_or(1, |object| object.unit(size));
+        let rule = self.rule(id);
         let mut sums = Vec::new();
         // Whole units in each command, so that a sum never spans two buffers.
         let step = (self.inner.shape.io_pages() / unit * unit).max(unit);
@@ -194,13 +243,17 @@ impl TransactionApplier<'_> {
             for (index, out) in buf.chunks_mut(size).enumerate() {
                 fill(at + (piece.at - run.at) + index as u64, out);
             }
-            sums.extend(unit_sums(&buf, unit as usize * size));
+            sums.extend(rule.unit_sums(&buf, unit, size));
             if run.pages == 1 {
                 self.state.space.keep_recent(run.at, Arc::from(&buf[..]));
             }
+            if self.is_inline {
+                // A later operation of the transaction may free it.
+                self.state.inline.expect(piece, self.lsn);
+            }
             self.writes.push((piece, buf));
         }
-        self.enter(&RecordOp::Map { id: id.0, at, run, epoch: 0, sums });
+        self.enter(&RecordOp::Map { id: id.0, at, run, epoch: 0, rule, sums });
     }
 
     fn truncate(&mut self, id: ObjectId, len: u64, runs: Vec<PageRun>) {

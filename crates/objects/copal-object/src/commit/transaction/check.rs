@@ -7,8 +7,8 @@
 use super::{Runs, SumUnit};
 use crate::{
     CreateOptions, FramePos, ObjectId, ObjectKind, ObjectLifetime, Op, ReadCheck, StoreError, Txn,
-    format::ops::ObjectTraits,
-    object::{sums::placement_class, writer::StagedObject},
+    format::{ops::ObjectTraits, run::PageRun},
+    object::{placement_class::placement_class, writer::StagedObject},
     space::home::PageHome,
     state::{StoreShape, StoreState},
     tables::{
@@ -44,6 +44,10 @@ pub(crate) struct TransactionNeeds {
     pub(crate) per_op: Vec<OpNeed>,
     pub(crate) pages: u64,
     pub(crate) units: Vec<SumUnit>,
+    /// Streams that are cut, each with the frame before which it ends.
+    pub(crate) cuts: Vec<(u64, u64)>,
+    /// Its data lies in the record.
+    pub(crate) inline: bool,
     /// Only frees space: may use the store's own reserve.
     pub(crate) releases: bool,
     /// Only deletes, trims and seals: the next checkpoint does not grow.
@@ -54,11 +58,22 @@ pub(crate) struct TransactionNeeds {
 
 /// Most bytes of a `Map` without its sums, and of a `Resum`.
 const MAP_BYTES: usize = 48;
+/// Bytes of an `Inline` without its data, and of an `InlinePlaced`.
+const INLINE_BYTES: usize = 17;
+const INLINE_PLACED_BYTES: usize = 9;
 
 impl TransactionNeeds {
-    /// Upper bound of the operations' bytes in the record.
+    /// Upper bound of the inline bytes in the record.
+    pub(crate) fn inline_bytes(&self, page_bytes: usize) -> usize {
+        match self.inline {
+            true => INLINE_PLACED_BYTES + self.pages as usize * (INLINE_BYTES + page_bytes),
+            false => 0,
+        }
+    }
+
+    /// Upper bound of the other operations' bytes in the record.
     pub(crate) fn ops_bytes_with(&self, runs: &Runs) -> usize {
-        let with_runs = |(need, runs): (&OpNeed, &Vec<crate::format::run::PageRun>)| {
+        let with_runs = |(need, runs): (&OpNeed, &Vec<PageRun>)| {
             let maps: usize = runs
                 .iter()
                 .map(|run| MAP_BYTES + 4 * (run.pages.div_ceil(need.unit.max(1)) as usize + 2))
@@ -66,6 +81,15 @@ impl TransactionNeeds {
             need.fixed_bytes + 2 * maps
         };
         self.per_op.iter().zip(runs).map(with_runs).sum()
+    }
+
+    /// The same, if the data of each operation is one run.
+    pub(crate) fn ops_bytes_in_group(&self) -> usize {
+        let run = |need: &OpNeed| match need.pages {
+            0 => Vec::new(),
+            pages => vec![PageRun::new(0, u32::try_from(pages).unwrap_or(u32::MAX))],
+        };
+        self.ops_bytes_with(&self.per_op.iter().map(run).collect())
     }
 
     /// Upper bound of the growth of the next checkpoint, from the bytes of the operations. An extent with its
@@ -84,6 +108,8 @@ struct ObjectShadow {
     check: ReadCheck,
     lifetime: ObjectLifetime,
     len: u64,
+    /// First kept frame of a stream; `len` is the number of its next one.
+    trimmed: u64,
     /// The object in the tables that owns these pages.
     source: Option<u64>,
 }
@@ -120,7 +146,25 @@ pub(crate) fn check(
     if let Some(first) = checker.needs.per_op.first_mut() {
         first.fixed_bytes += 17 * txn.after.len();
     }
-    Ok(checker.needs)
+    let mut needs = checker.needs;
+    needs.inline = is_inline(state, &needs, shape);
+    Ok(needs)
+}
+
+/// Whether the data lies in the record: then a commit takes one write, where the disk must not move twice.
+fn is_inline(state: &StoreState, needs: &TransactionNeeds, shape: &StoreShape) -> bool {
+    let bytes = needs.pages as usize * shape.page_bytes;
+    let journal = state.space.placement().journal();
+    // Among others, two writes of much data cost more than the way between two places.
+    let is_alone = state.commit.is_idle() && state.commit.is_open_empty();
+    let most = if is_alone { shape.inline_bytes } else { shape.inline_bytes / 4 };
+    bytes > 0
+        && bytes <= most
+        && bytes <= journal.record_bytes_max() / 2
+        && !journal.has_data()
+        // A full store saves the room in its journal.
+        && state.space.fits_checkpoint()
+        && state.tables.knows_inline()
 }
 
 impl TransactionChecker<'_> {
@@ -143,6 +187,7 @@ impl TransactionChecker<'_> {
             check: staged.traits().check,
             lifetime: staged.traits().lifetime,
             len: staged.len(),
+            trimmed: 0,
             source: None,
         };
         self.shadows.insert(staged.id().0, Some(shadow));
@@ -151,8 +196,14 @@ impl TransactionChecker<'_> {
     }
 
     fn op(&mut self, op: &Op) -> Result<OpNeed, StoreError> {
-        let releases =
-            matches!(op, Op::Truncate { .. } | Op::Punch { .. } | Op::TrimStream { .. } | Op::Delete { .. });
+        let releases = matches!(
+            op,
+            Op::Truncate { .. }
+                | Op::Punch { .. }
+                | Op::TrimStream { .. }
+                | Op::TruncateStream { .. }
+                | Op::Delete { .. }
+        );
         self.needs.releases &= releases;
         self.needs.shrinks &= matches!(op, Op::TrimStream { .. } | Op::Delete { .. } | Op::Seal { .. });
         match op {
@@ -180,16 +231,36 @@ impl TransactionChecker<'_> {
                 Ok(OpNeed { fixed_bytes: 9, ..OpNeed::default() })
             }
             Op::Clone { from, to } => self.clone_object(*from, *to),
-            Op::TrimStream { id, .. } => match self.shadow(*id)?.kind {
-                ObjectKind::Stream => Ok(OpNeed { fixed_bytes: 17, ..OpNeed::default() }),
-                _ => Err(StoreError::WrongKind(*id)),
-            },
+            Op::TrimStream { id, upto } => self.trim_stream(*id, upto.0),
+            Op::TruncateStream { id, from } => self.truncate_stream(*id, from.0),
             Op::Delete { id } => {
                 self.shadow(*id)?;
                 self.shadows.insert(id.0, None);
                 Ok(OpNeed { fixed_bytes: 9, ..OpNeed::default() })
             }
         }
+    }
+
+    fn stream(&mut self, id: ObjectId) -> Result<&mut ObjectShadow, StoreError> {
+        let shadow = self.shadow_mut(id)?;
+        if shadow.kind == ObjectKind::Stream { Ok(shadow) } else { Err(StoreError::WrongKind(id)) }
+    }
+
+    fn trim_stream(&mut self, id: ObjectId, upto: u64) -> Result<OpNeed, StoreError> {
+        let stream = self.stream(id)?;
+        stream.trimmed = stream.trimmed.max(upto.min(stream.len));
+        Ok(OpNeed { fixed_bytes: 17, ..OpNeed::default() })
+    }
+
+    fn truncate_stream(&mut self, id: ObjectId, from: u64) -> Result<OpNeed, StoreError> {
+        let stream = self.stream(id)?;
+        if from < stream.trimmed || from > stream.len {
+            return Err(StoreError::FrameRange { id, frames: stream.trimmed..stream.len, given: from });
+        }
+        let (is_shorter, source) = (from < stream.len, stream.source);
+        stream.len = from;
+        self.needs.cuts.extend(source.filter(|_| is_shorter).map(|id| (id, from)));
+        Ok(OpNeed { fixed_bytes: 33, ..OpNeed::default() })
     }
 
     fn create(&mut self, id: ObjectId, opts: &CreateOptions) -> Result<OpNeed, StoreError> {
@@ -202,6 +273,7 @@ impl TransactionChecker<'_> {
             check: opts.check,
             lifetime: opts.lifetime,
             len: 0,
+            trimmed: 0,
             source: None,
         };
         self.shadows.insert(id.0, Some(shadow));
@@ -292,7 +364,12 @@ impl TransactionChecker<'_> {
 
     fn need_for(&self, shadow: &ObjectShadow) -> OpNeed {
         let unit = unit_pages(shadow.check, self.page_bytes);
-        let home = PageHome { class: placement_class(shadow.lifetime), owner: shadow.id, in_group: true };
+        let home = PageHome {
+            class: placement_class(shadow.lifetime),
+            owner: shadow.id,
+            in_group: true,
+            is_frame: false,
+        };
         // Unmap, length, and a new sum on either side of two cuts.
         OpNeed { pages: 0, home, unit, fixed_bytes: 2 * MAP_BYTES + 4 * 32 }
     }
@@ -347,6 +424,7 @@ fn shadow_of(state: &StoreState, id: ObjectId) -> Option<ObjectShadow> {
         check: what.check,
         lifetime: what.lifetime,
         len: 0,
+        trimmed: 0,
         source: Some(id.0),
     };
     state.tables.entries.get(id.0).map(|entry| match entry {
@@ -356,7 +434,9 @@ fn shadow_of(state: &StoreState, id: ObjectId) -> Option<ObjectShadow> {
             len: object.len,
             ..of(&object.what)
         },
-        TableEntry::Stream(stream) => of(&stream.what),
+        TableEntry::Stream(stream) => {
+            ObjectShadow { len: state.streams.next_frame(id.0), trimmed: stream.trimmed, ..of(&stream.what) }
+        }
     })
 }
 
@@ -378,6 +458,6 @@ pub(crate) fn unit_around(id: u64, object: &ObjectEntry, page: u64, page_bytes: 
     let from = index * unit;
     let pages = unit.min(extent.run.pages - from);
     let sum = object.map.sums_of(extent.at, unit).get(index as usize).copied()?;
-    let run = crate::format::run::PageRun::new(extent.run.at + u64::from(from), pages);
-    Some(SumUnit { id, at: extent.at + u64::from(from), run, sum })
+    let run = PageRun::new(extent.run.at + u64::from(from), pages);
+    Some(SumUnit { id, at: extent.at + u64::from(from), run, rule: object.what.sums, sum })
 }

@@ -9,7 +9,9 @@ use crate::{
     checkpoint::superblock_io,
     format::{
         checkpoint::ChainLink,
+        ops::mount_pages_max,
         run::PageRun,
+        segment::ChainSegment,
         superblock::{
             BACKEND_COW, BACKEND_HOSTFS, BACKEND_LOG, COPIES, PAGE_SIZES, STORE_BYTES_MAX, STORE_BYTES_MIN,
             SUPERBLOCK_LEN, SUPERBLOCK_MAGIC, Superblock,
@@ -144,7 +146,8 @@ pub(crate) fn mkfs(
     fits_page(&geometry, page)?;
     write(device, forget_store())?;
     let uuid = u128::from(entropy.next()) << 64 | u128::from(entropy.next());
-    let (head, chain) = empty_checkpoint(uuid, &layout.checkpoint, page, layout.pages, 0, layout.zones());
+    let start = (0, ChainSegment::default());
+    let (head, chain) = empty_checkpoint(uuid, &layout.checkpoint, page, layout.pages, start, layout.zones());
     write(device, first_writes(&layout, chain, backend))?;
     let superblock = Superblock {
         backend,
@@ -163,14 +166,17 @@ fn mkfs_segments(
     entropy: &mut EntropySource,
 ) -> Result<(), StoreOpenError> {
     let geometry = device.geometry();
-    let layout = SegmentLayout::new(geometry.size, page_bytes(options), options)?;
+    let mut layout = SegmentLayout::new(geometry.size, page_bytes(options), options)?;
     let page = layout.page_bytes;
     fits_page(&geometry, page)?;
     write(device, forget_store())?;
     let uuid = u128::from(entropy.next()) << 64 | u128::from(entropy.next());
-    let (head, chain) =
-        empty_checkpoint(uuid, &layout.checkpoint, page, layout.pages, layout.head(), Vec::new());
-    write(device, page_writes(page, chain.into_iter().chain(layout.headers(uuid))))?;
+    let unwritten = if geometry.gives_back { layout.write_ahead() } else { Vec::new() };
+    let (start, zones) = ((layout.head(), layout.segment()), layout.written_zones());
+    let (head, chain) = empty_checkpoint(uuid, &layout.checkpoint, page, layout.pages, start, zones);
+    let mut writes = page_writes(page, chain.into_iter().chain(layout.headers(uuid)));
+    writes.extend(unwritten.into_iter().map(|run| zeros(run, page)));
+    write(device, writes)?;
     let superblock = Superblock {
         backend: BACKEND_LOG,
         segment_bytes: layout.segment_bytes,
@@ -262,12 +268,20 @@ fn empty_checkpoint(
     place: &ChainPlace,
     page: u64,
     pages: u64,
-    journal_head: u64,
+    (journal_head, segment): (u64, ChainSegment),
     zones: Vec<(u64, u64)>,
 ) -> (ChainLink, Vec<(PageRun, AlignedBuf)>) {
     let page_bytes = page as usize;
     let tables = ObjectTables::new(page_bytes, pages);
-    let position = CheckpointPosition { uuid, lsn: 0, next_seq: 1, journal_head, epoch: 1 };
+    let position = CheckpointPosition {
+        uuid,
+        lsn: 0,
+        next_seq: 1,
+        journal_head,
+        epoch: 1,
+        mount_pages: mount_pages_max(0, page_bytes),
+        segment,
+    };
     let parts = CheckpointParts::of(&tables, &position, &zones, &[]);
     encode_chain(ChainEncoder::new(0, parts, vec![*place], page_bytes))
 }
@@ -282,20 +296,20 @@ fn page_writes(page: u64, pages: impl Iterator<Item = (PageRun, AlignedBuf)>) ->
     pages.map(write).collect()
 }
 
+fn zeros(run: PageRun, page: u64) -> Io {
+    let kind = IoKind::WriteZeroes(u64::from(run.pages) * page);
+    Io { at: run.at * page, kind, class: IoClass::Foreground }
+}
+
 /// The pages of the checkpoint, and zeros for the journal and the first streams.
 fn first_writes(layout: &StoreLayout, checkpoint: Vec<(PageRun, AlignedBuf)>, backend: u8) -> Vec<Io> {
     let page = layout.page_bytes;
-    let zero = |run: PageRun| Io {
-        at: run.at * page,
-        kind: IoKind::WriteZeroes(u64::from(run.pages) * page),
-        class: IoClass::Foreground,
-    };
     let mut writes = page_writes(page, checkpoint.into_iter());
     // In a directory this also allocates the journal's blocks, since its file already reaches to the
     // checkpoint behind it: a record must not need space.
-    writes.push(zero(layout.journal));
+    writes.push(zeros(layout.journal, page));
     if backend == BACKEND_COW {
-        writes.push(zero(layout.streams));
+        writes.push(zeros(layout.streams, page));
     }
     writes
 }

@@ -3,12 +3,13 @@
 
 use crate::{
     MkfsOptions, StoreOpenError,
-    backend::log::{CommitHead, SegmentTable},
+    backend::log::CommitHead,
     format::{
         run::PageRun,
-        segment::SegmentHeader,
+        segment::{ChainSegment, SegmentHeader},
         superblock::{PAGE_SIZES, SEGMENT_BYTES, STORE_BYTES_MAX},
     },
+    space::segment_table::SegmentTable,
     tables::chain::ChainPlace,
 };
 use copal_device::AlignedBuf;
@@ -27,7 +28,7 @@ pub(super) struct SegmentLayout {
     /// First segment of records, the one after it, and the one after that.
     records: [u32; 3],
     pub(super) checkpoint: ChainPlace,
-    segment_pages: u32,
+    segments: SegmentTable,
 }
 
 impl SegmentLayout {
@@ -48,7 +49,7 @@ impl SegmentLayout {
             ));
         }
         let most = options.profile.as_ref().map_or(32 * MIB, |profile| profile.segment_bytes().into());
-        let default = 1u64 << (size / 64).clamp(MIB, most.max(MIB)).ilog2();
+        let default = 1u64 << (size / 128).clamp(MIB, most.max(MIB)).ilog2();
         let segment_bytes = options.segment_bytes.unwrap_or(default as u32);
         if !SEGMENT_BYTES.contains(&segment_bytes) || !segment_bytes.is_power_of_two() {
             let (least, most) = (SEGMENT_BYTES.start(), SEGMENT_BYTES.end());
@@ -75,12 +76,17 @@ impl SegmentLayout {
             run: PageRun::new(segments.first_page(first), 1),
             copy: Some(PageRun::new(segments.first_page(copy), 1)),
         };
-        Ok(SegmentLayout { page_bytes, pages, segment_bytes, records, checkpoint, segment_pages })
+        Ok(SegmentLayout { page_bytes, pages, segment_bytes, records, checkpoint, segments })
     }
 
     /// Position of the first record.
     pub(super) fn head(&self) -> u64 {
         CommitHead::position(self.records[0], 1)
+    }
+
+    /// The segment of the first record.
+    pub(super) fn segment(&self) -> ChainSegment {
+        ChainSegment { number: 1, next: self.records[1].into() }
     }
 
     /// Headers of the first two segments of records.
@@ -95,9 +101,24 @@ impl SegmentLayout {
             };
             let mut page = AlignedBuf::zeroed(self.page_bytes as usize);
             header.encode(&mut page);
-            (PageRun::new(u64::from(segment) * u64::from(self.segment_pages), 1), page)
+            (PageRun::new(self.segments.first_page(segment), 1), page)
         };
         vec![header(0), header(1)]
+    }
+
+    /// Notes that the segments with headers are written completely. Returns their pages behind the headers, which get
+    /// zeros; a segment with a header gets none later.
+    pub(super) fn write_ahead(&mut self) -> Vec<PageRun> {
+        let pages = self.segments.segment_pages();
+        let with_header = self.records.iter().take(2);
+        let firsts: Vec<u64> = with_header.map(|&segment| self.segments.first_page(segment)).collect();
+        firsts.iter().for_each(|&first| self.segments.note_written(PageRun::new(first, pages)));
+        firsts.into_iter().map(|first| PageRun::new(first + 1, pages - 1)).collect()
+    }
+
+    /// Runs of written zones, for the checkpoint.
+    pub(super) fn written_zones(&self) -> Vec<(u64, u64)> {
+        self.segments.written_zones()
     }
 }
 

@@ -14,6 +14,15 @@ use std::collections::VecDeque;
 /// Most transactions of one group: the record counts them with 16 bits.
 const TRANSACTIONS_MAX: u16 = u16::MAX;
 
+/// Answer to a request for room in the open group.
+pub(crate) enum GroupRoom {
+    Admitted(GroupAdmission),
+    /// The group must be closed first.
+    GroupFull,
+    /// Neither the journal nor a checkpoint has room.
+    JournalFull,
+}
+
 /// Measured room in the open group for one transaction. Valid for one entry, and only until the mutex is
 /// released.
 #[must_use]

@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// Bytes in flight beyond which commits wait.
 pub(crate) const IN_FLIGHT_BYTES_MAX: u64 = 64 << 20;
 /// Bytes written since the last flush beyond which a flush is started, so that recovery has little to verify.
-pub(crate) const UNFLUSHED_BYTES_MAX: u64 = 128 << 20;
+pub(crate) const UNFLUSHED_BYTES_MAX: u64 = 112 << 20;
 /// Transactions beyond which a group counts as full.
 const TRANSACTIONS_FULL: u16 = 4096;
 
@@ -190,6 +190,11 @@ impl CommitState {
     /// Pages that the open group freed.
     pub(crate) fn open_freed(&self) -> &[PageRun] {
         &self.groups.open.freed
+    }
+
+    /// Takes the pages that the open group freed after the first `count` runs.
+    pub(crate) fn take_open_freed(&mut self, count: usize) -> Vec<PageRun> {
+        self.groups.open.freed.split_off(count)
     }
 
     /// Room for a transaction of at most `ops_bytes` bytes of operations in the open group; `None` if the

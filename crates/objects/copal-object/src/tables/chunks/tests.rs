@@ -3,13 +3,16 @@
 use super::*;
 use crate::{
     CreateOptions,
-    format::ops::{ObjectTraits, RecordOp},
+    format::{
+        ops::{ObjectTraits, RecordOp},
+        sum_rule::SumRule,
+    },
     tables::{ObjectTables, OpEffect, StreamEntry},
 };
 use std::collections::BTreeMap;
 
 fn entry(mark: u64) -> TableEntry {
-    let what = ObjectTraits::of(&CreateOptions::default());
+    let what = ObjectTraits::of(&CreateOptions::default(), SumRule::Hashes);
     let stream = StreamEntry { trimmed: mark, ..StreamEntry::new(what, 1) };
     TableEntry::Stream(Arc::new(stream))
 }
@@ -85,7 +88,7 @@ fn ascending_ids_leave_full_chunks() {
 #[test]
 fn an_operation_beside_a_frozen_table_copies_one_chunk() {
     let mut tables = ObjectTables::new(4096, 1 << 20);
-    let what = ObjectTraits::of(&CreateOptions::default());
+    let what = ObjectTraits::of(&CreateOptions::default(), SumRule::Hashes);
     for id in 0..20 * CHUNK_ENTRIES as u64 {
         tables.apply(&RecordOp::Create { id, what }, 1, &mut OpEffect::default()).unwrap();
     }

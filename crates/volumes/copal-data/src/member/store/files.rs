@@ -156,7 +156,8 @@ impl MemberStore {
         reads::find(&self.core, vid, fid)
     }
 
-    /// Starts to read the whole disk in the background, `bytes_per_s` at most.
+    /// Starts to read the whole disk in the background, `bytes_per_s` at most, or goes on where the last scrub was
+    /// interrupted.
     /// [`MemberStore::damaged_groups`] reports the damage found. `None`: the store is being closed.
     pub fn scrub(&self, bytes_per_s: u64) -> Option<DiskScrub> {
         damage::scrub(&self.core, bytes_per_s)

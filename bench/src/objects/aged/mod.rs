@@ -1,0 +1,9 @@
+//! Aged stores on models of disks: filled, overwritten for long, and then measured in virtual time.
+//!
+//! The store is the real one; the model gives the time of each command. One thread runs all clients: a client waits for
+//! the answer to its operation and then begins the next one.
+
+pub(crate) mod ageing;
+mod clients;
+pub(crate) mod crossover;
+mod store;
