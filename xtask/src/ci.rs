@@ -24,7 +24,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
         "cargo check --manifest-path bench/Cargo.toml --workspace --locked --quiet --target-dir target",
     )?;
     step(root, "cargo check --manifest-path fuzz/Cargo.toml --locked --quiet --target-dir target")?;
-    timed("cargo test", || crate::slowest::run(root))?;
+    timed("cargo test", || crate::test_programs::run(root))?;
     step(root, "cargo test --workspace --locked --doc --no-fail-fast")?;
     // The default features leave out the compared engines.
     step(root, "cargo test --manifest-path bench/kv/Cargo.toml --locked --no-fail-fast --target-dir target")

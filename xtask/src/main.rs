@@ -19,7 +19,7 @@ mod models;
 mod modules;
 mod mutants;
 mod orphans;
-mod slowest;
+mod test_programs;
 mod tidy;
 
 use anyhow::{Context, Result};

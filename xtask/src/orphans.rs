@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, set_child_subreaper, wait, waitpid,
 };
-use std::{fs, process::Child};
+use std::fs;
 
 /// From now on orphans below this process become its children.
 /// # Errors
@@ -17,31 +17,26 @@ pub(crate) fn adopt() -> Result<()> {
     set_child_subreaper(Some(getpid())).context("becoming the parent of orphans")
 }
 
-/// Waits for the end of `child`, and for every orphan that ends meanwhile. Blocks.
-/// Answers the status of `child` and the command lines of the processes that outlived it, which are killed.
+/// Waits for the end of any child, orphans included. Blocks.
 /// # Errors
-/// The system refuses to wait.
-pub(crate) fn wait_and_end_orphans(child: &Child) -> Result<(WaitStatus, Vec<String>)> {
-    let pid = Pid::from_child(child);
-    let status = loop {
-        let ended = wait(WaitOptions::empty()).context("waiting for a child")?;
-        if let Some((ended, status)) = ended
-            && ended == pid
-        {
-            break status;
-        }
-    };
-    let mut outlived = Vec::new();
+/// There is no child.
+pub(crate) fn wait_for_any() -> Result<(Pid, WaitStatus)> {
+    wait(WaitOptions::empty()).context("waiting for a child")?.context("no child ended")
+}
+
+/// Kills all children of this process, and answers their command lines. Blocks.
+pub(crate) fn end_all() -> Vec<String> {
+    let mut ended = Vec::new();
     // The children of a killed orphan become ours: until there is none.
     loop {
         let orphans = children();
         for orphan in &orphans {
-            outlived.push(command_line(*orphan));
+            ended.push(command_line(*orphan));
             let _ = kill_process(*orphan, Signal::KILL);
             let _ = waitpid(Some(*orphan), WaitOptions::empty());
         }
         if orphans.is_empty() {
-            return Ok((status, outlived));
+            return ended;
         }
     }
 }
@@ -98,8 +93,14 @@ mod tests {
             .spawn()
             .unwrap();
         let mut output = child.stdout.take().unwrap();
-        let (status, mut outlived) = wait_and_end_orphans(&child).unwrap();
+        let status = loop {
+            let (pid, status) = wait_for_any().unwrap();
+            if pid == Pid::from_child(&child) {
+                break status;
+            }
+        };
         assert_eq!(status.exit_status(), Some(3));
+        let mut outlived = end_all();
         outlived.sort();
         assert_eq!(outlived, [format!("sh -c {inner}"), format!("sh -c {script}")]);
         assert_eq!(std::io::copy(&mut output, &mut std::io::sink()).unwrap(), 0);
