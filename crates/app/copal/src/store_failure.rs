@@ -91,6 +91,9 @@ fn of_device(path: &Path, error: copal_device::DeviceOpenError) -> Failure {
     let name = path.display();
     match error {
         DeviceOpenError::Locked { .. } => Failure::busy(path),
+        DeviceOpenError::Claimed { .. } => {
+            Failure::new(exit::BUSY, "busy", format!("{error}, nothing was written"))
+        }
         DeviceOpenError::Permission { access, .. } => Failure::read_only(format!(
             "{name} may not be {access} by this user; change its permissions or run as its owner, nothing was changed"
         )),

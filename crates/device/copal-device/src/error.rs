@@ -167,6 +167,14 @@ pub enum DeviceOpenError {
         /// As given by the caller.
         path: String,
     },
+    /// The kernel uses it: a mounted file system, swap space, a mapped device. Waiting does not help.
+    #[error("{path} {by}")]
+    Claimed {
+        /// As given by the caller.
+        path: String,
+        /// "is mounted at /mnt; unmount it first" and the like.
+        by: String,
+    },
     /// The file system has no space to create it.
     #[error("there is no room for {bytes} bytes at {path}; free some space or choose a smaller size")]
     NoSpace {

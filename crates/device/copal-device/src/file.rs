@@ -24,7 +24,7 @@ use crate::device::{check_inside, check_io, check_range};
 use crate::error::{DeviceError, DeviceOpenError};
 use crate::{AlignedBuf, Completion, Device, DeviceCounters, Geometry, Io, IoDone, IoKind, PageCache};
 pub use geometry::{DiskCommands, is_on_rotational_disk};
-pub use overlap::{mounted_on, overlap_in_use, share_bytes};
+pub use overlap::{kernel_use, mounted_on, overlap_in_use, share_bytes};
 use pread::ThreadPool;
 use queue::{IoJob, JobQueue, JobReply, ResultBatch};
 use std::path::Path;

@@ -48,7 +48,8 @@ pub use device::clock::{DeviceClock, VirtualClock};
 pub use device::{Device, DeviceCounters, Geometry, Io, IoClass, IoDone, IoKind, PageCache, ZonedModel};
 pub use error::{DeviceError, DeviceOpenError};
 pub use file::{
-    DiskCommands, FileOptions, is_on_rotational_disk, mounted_on, open_file, overlap_in_use, share_bytes,
+    DiskCommands, FileOptions, is_on_rotational_disk, kernel_use, mounted_on, open_file, overlap_in_use,
+    share_bytes,
 };
 pub use image::Image;
 pub use memory::MemoryDevice;

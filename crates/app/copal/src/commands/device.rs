@@ -91,14 +91,10 @@ fn refusal(path: &Path, error: NodeError) -> Failure {
             format!("{name} is read-only; name a file that may be written, nothing was changed")
         }
         NodeError::Objects { source: StoreOpenError::Open(error), .. } => match error {
-            DeviceOpenError::Locked { .. } => match copal_device::mounted_on(path).as_deref() {
-                Some(at) => {
-                    format!("{name} is mounted at {}; unmount it first, nothing was written", at.display())
-                }
-                None => {
-                    format!("{name} is in use by another process; end that one first, nothing was written")
-                }
-            },
+            DeviceOpenError::Claimed { .. } => format!("{error}, nothing was written"),
+            DeviceOpenError::Locked { .. } => {
+                format!("{name} is in use by another process; end that one first, nothing was written")
+            }
             DeviceOpenError::WrongKind { found, .. } => {
                 format!("{name} is {found}; name a file on the disk, or a block device")
             }

@@ -2,14 +2,14 @@
 //!
 //! Invariants
 //! - The lock of a block device lies on its node. An opening for writing also checks the nodes of all devices
-//!   that share bytes with it.
+//!   that share bytes with it, and a file the loop devices over it.
 //! - The lock is taken before the file is read or changed, and lives as long as the descriptor.
 //! - A file that this call created is removed again when a later step fails.
 
 use super::FileOptions;
 use super::filesystem::{FileSystemKind, file_system_kind, is_too_full};
 use super::geometry::{DirectAlignment, alignment, geometry};
-use super::overlap::overlap_in_use;
+use super::overlap::{kernel_use, overlap_in_use};
 use super::target::{FileTarget, TargetKind};
 use crate::error::DeviceOpenError;
 use crate::{BUFFER_ALIGNMENT, Geometry, ZonedModel};
@@ -53,14 +53,32 @@ fn open_existing(path: &Path, options: &FileOptions) -> Result<(OwnedFd, TargetK
     if before == TargetKind::Block && !options.read_only {
         flags |= OFlags::EXCL;
     }
-    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
+    let fd = match rustix::fs::open(path, flags, Mode::empty()) {
+        Err(Errno::BUSY) => return Err(claimed(path, path)),
+        opened => opened.map_err(failed)?,
+    };
     let kind = kind_of(path, options, rustix::fs::fstat(&fd).map_err(failed)?.st_mode)?;
     lock(path, &fd, options.read_only)?;
     // After taking our own lock: of two concurrent openings each sees the other's lock.
-    if kind == TargetKind::Block && !options.read_only && overlap_in_use(path).is_some() {
-        return Err(DeviceOpenError::Locked { path: path.display().to_string() });
+    if !options.read_only
+        && let Some(other) = overlap_in_use(path)
+    {
+        return Err(claimed(path, &other));
     }
     Ok((fd, kind))
+}
+
+/// `path` shares bytes with `other`, which is in use, or is `other`.
+fn claimed(path: &Path, other: &Path) -> DeviceOpenError {
+    let name = path.display().to_string();
+    match kernel_use(other) {
+        Some(by) if path == other => DeviceOpenError::Claimed { path: name, by },
+        Some(by) => {
+            let by = format!("shares its bytes with {}, which {by}", other.display());
+            DeviceOpenError::Claimed { path: name, by }
+        }
+        None => DeviceOpenError::Locked { path: name },
+    }
 }
 
 fn kind_of(

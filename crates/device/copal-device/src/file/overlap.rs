@@ -4,21 +4,22 @@
 //! The kernel lists these relations below `/sys/dev/block`: the disk of a partition, the `slaves` of a mapped
 //! or RAID device, the file or device behind a loop device. Below a file is the device of its file system.
 //!
-//! Two devices on one disk share nothing, so only "lies on" counts. Unknown are:
+//! Two devices on one disk share nothing, so only "lies on" counts, and two loop devices over the same bytes of one
+//! file or device. Unknown are:
 //! - relations that the kernel does not list there: a file system over several devices, the paths of a
-//!   multipath disk
-//! - two loop devices over the same bytes of one file
+//!   multipath disk, a loop device over a file that was removed or lies in another mount namespace
 //! - the lock on a second node of the same device
 
 use rustix::fs::{Dev, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+mod claims;
+mod loops;
 mod mounts;
+pub use claims::kernel_use;
 pub use mounts::mounted_on;
 
 /// Whether one of the two is the other or lies on it: then a write to the lower one changes both. `false`
@@ -32,19 +33,31 @@ pub fn share_bytes(one: &Path, other: &Path) -> bool {
     }
 }
 
-/// The first other device that shares bytes with `device` and is locked, for example by an open store, even
-/// for reading. `None` also if `device` is no block device. Blocks for up to two seconds, see
-/// [`DeviceLock::Shared`].
+/// The first other device or file that shares bytes with `path` and is in use: it is locked, for example by an open
+/// store, even for reading; or it is mounted or held by the kernel and no lock of `path` shows that. Of a file only loop
+/// devices over it are looked at. Blocks for up to two seconds, see [`DeviceLock::Shared`].
 #[must_use]
-pub fn overlap_in_use(device: &Path) -> Option<PathBuf> {
-    let id = StorageId::of(device)?;
-    let StorageId::Device(_) = id else { return None };
-    let kernel = DeviceListing::of_the_kernel();
-    let others = kernel.devices().into_iter().filter(|&other| other != id);
-    others
-        .filter(|&other| kernel.share_bytes(id, other))
-        .filter_map(|other| kernel.node(other))
-        .find(|node| is_locked(node))
+pub fn overlap_in_use(path: &Path) -> Option<PathBuf> {
+    let id = StorageId::of(path)?;
+    DeviceListing::of_the_kernel()
+        .neighbours(id)
+        .into_iter()
+        .find(Neighbour::is_in_use)
+        .map(|found| found.path)
+}
+
+/// A device or file that shares bytes with another one.
+#[derive(Debug, PartialEq, Eq)]
+struct Neighbour {
+    path: PathBuf,
+    /// The kernel does not carry a claim on this one over to the other one, as it does between a disk and its partitions.
+    claims_apart: bool,
+}
+
+impl Neighbour {
+    fn is_in_use(&self) -> bool {
+        is_locked(&self.path) || self.claims_apart && claims::is_claimed(&self.path)
+    }
 }
 
 /// Longest wait for a shared lock to go away.
@@ -122,16 +135,18 @@ impl DeviceListing {
     }
 
     fn share_bytes(&self, one: StorageId, other: StorageId) -> bool {
-        self.lies_on(one, other) || self.lies_on(other, one)
+        self.lies_on(one, other) || self.lies_on(other, one) || self.loops_meet(one, other)
     }
 
     fn lies_on(&self, upper: StorageId, lower: StorageId) -> bool {
-        let mut seen = vec![upper];
+        self.all_below(upper).contains(&lower)
+    }
+
+    /// All storage that `id` lies on, itself included.
+    fn all_below(&self, id: StorageId) -> Vec<StorageId> {
+        let mut seen = vec![id];
         let mut next = 0;
         while let Some(&id) = seen.get(next) {
-            if id == lower {
-                return true;
-            }
             for id in self.below(id) {
                 if !seen.contains(&id) {
                     seen.push(id);
@@ -139,7 +154,7 @@ impl DeviceListing {
             }
             next += 1;
         }
-        false
+        seen
     }
 
     /// The storage directly below.
@@ -157,9 +172,7 @@ impl DeviceListing {
         }
         let slaves = std::fs::read_dir(entry.join("slaves")).into_iter().flatten().flatten();
         below.extend(slaves.filter_map(|slave| device_in(&slave.path().join("dev"))));
-        if let Ok(file) = std::fs::read(entry.join("loop/backing_file")) {
-            below.extend(StorageId::of(Path::new(OsStr::from_bytes(file.trim_ascii_end()))));
-        }
+        below.extend(self.loop_part(id).map(|part| part.lower));
         below
     }
 

@@ -36,6 +36,15 @@ impl Loop {
         Some(Loop { path, _turn: turn })
     }
 
+    /// A second loop device over bytes `from..` of the same file; the caller detaches it.
+    fn second(directory: &Path, from: u64) -> SecondLoop {
+        let offset = format!("--offset={from}");
+        let words = ["--find", "--show", "--direct-io=on", &offset];
+        let made = Command::new("losetup").args(words).arg(directory.join("disk")).output().unwrap();
+        assert!(made.status.success(), "{made:?}");
+        SecondLoop(String::from_utf8(made.stdout).unwrap().trim().into())
+    }
+
     /// Makes every byte zero again, by writing a new hole.
     fn wipe(&self, directory: &Path, size: u64) {
         let file = std::fs::File::options().write(true).open(directory.join("disk")).unwrap();
@@ -50,6 +59,23 @@ impl Drop for Loop {
     fn drop(&mut self) {
         let detached = Command::new("losetup").arg("--detach").arg(&self.path).status();
         assert!(detached.is_ok_and(|status| status.success()));
+    }
+}
+
+struct SecondLoop(PathBuf);
+
+impl Drop for SecondLoop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
+    }
+}
+
+/// A mounted file system; unmounted when it is dropped.
+struct Mount<'a>(&'a Path);
+
+impl Drop for Mount<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0).status();
     }
 }
 
@@ -84,4 +110,64 @@ fn a_block_device_has_one_owner() {
     }
     drop(owner);
     assert!(open_file(&disk.path, &FileOptions { read_only: true, ..FileOptions::default() }).is_ok());
+}
+
+fn open_error(path: &Path) -> Option<DeviceOpenError> {
+    open_file(path, &FileOptions::default()).err()
+}
+
+/// Symptom: `init --force` on a loop device overwrote an open store, which another loop device over the same file
+/// showed. Cause: each loop device has a lock of its own. Fix: loop devices over the same bytes, and their file, count
+/// as neighbours.
+#[test]
+fn loop_devices_over_one_file_have_one_owner() {
+    let directory = scratch();
+    let Some(disk) = Loop::attach(directory.path(), 8 << 20) else {
+        return;
+    };
+    let second = Loop::second(directory.path(), 0);
+    let behind = Loop::second(directory.path(), 4 << 20);
+    let file = directory.path().join("disk");
+    let is_locked = |path: &Path| matches!(open_error(path), Some(DeviceOpenError::Locked { .. }));
+    let owner = open_file(&disk.path, &FileOptions::default()).unwrap();
+    assert!(is_locked(&second.0) && is_locked(&behind.0) && is_locked(&file));
+    drop(owner);
+    let owner = open_file(&file, &FileOptions { unsafe_volatile: true, ..FileOptions::default() }).unwrap();
+    assert!(is_locked(&disk.path) && is_locked(&second.0));
+    drop(owner);
+    let owner = open_file(&behind.0, &FileOptions::default()).unwrap();
+    assert!(is_locked(&disk.path));
+    drop(owner);
+    assert!(open_error(&disk.path).is_none() && open_error(&second.0).is_none());
+}
+
+/// Symptom: the same for a file system that was mounted from the other loop device; and a mounted device was called in
+/// use by another process, for which one should wait. Fix: the kernel's claim on neighbours is looked at, and named.
+#[test]
+fn a_mounted_file_system_is_named_on_every_device_with_its_bytes() {
+    let directory = scratch();
+    let Some(disk) = Loop::attach(directory.path(), 32 << 20) else {
+        return;
+    };
+    let second = Loop::second(directory.path(), 0);
+    let made = Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&second.0).output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let point = directory.path().join("mounted here");
+    std::fs::create_dir(&point).unwrap();
+    for options in ["rw", "ro"] {
+        let mounted =
+            Command::new("mount").args(["-o", options]).arg(&second.0).arg(&point).output().unwrap();
+        assert!(mounted.status.success(), "{mounted:?}");
+        let mount = Mount(&point);
+        let file = directory.path().join("disk");
+        for path in [&second.0, &disk.path, &file] {
+            let error = open_error(path).expect("it is in use");
+            assert!(matches!(error, DeviceOpenError::Claimed { .. }) && !error.is_retryable(), "{error}");
+            let sentence = error.to_string();
+            let at = format!("is mounted at {}; unmount it first", point.display());
+            assert!(sentence.starts_with(path.to_str().unwrap()) && sentence.ends_with(&at), "{sentence}");
+        }
+        drop(mount);
+        assert!(open_error(&disk.path).is_none());
+    }
 }

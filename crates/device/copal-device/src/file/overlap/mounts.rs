@@ -15,21 +15,27 @@ pub fn mounted_on(device: &Path) -> Option<PathBuf> {
     let id = StorageId::of(device)?;
     let StorageId::Device(_) = id else { return None };
     let kernel = DeviceListing::of_the_kernel();
-    let table = std::fs::read("/proc/self/mountinfo").ok()?;
-    let mut mounts = table.split(|&byte| byte == b'\n').filter_map(MountLine::parse);
+    let mut mounts = MountLine::all().into_iter().filter(|mount| mount.may_be_written);
     let above = mounts.find(|mount| mount.device().is_some_and(|device| kernel.lies_on(device, id)));
     above.map(|mount| mount.point)
 }
 
-/// A line of the kernel's mount table for a writable mount.
+/// A line of the kernel's mount table.
 #[derive(Debug, PartialEq, Eq)]
-struct MountLine {
+pub(super) struct MountLine {
     number: String,
     source: PathBuf,
-    point: PathBuf,
+    pub(super) point: PathBuf,
+    may_be_written: bool,
 }
 
 impl MountLine {
+    /// All mounts that this process can see.
+    pub(super) fn all() -> Vec<MountLine> {
+        let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+        table.split(|&byte| byte == b'\n').filter_map(MountLine::parse).collect()
+    }
+
     fn parse(line: &[u8]) -> Option<MountLine> {
         let words: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
         let dash = words.iter().position(|word| *word == b"-")?;
@@ -37,15 +43,16 @@ impl MountLine {
         let (source, of_all) = (words.get(dash + 2)?, words.get(dash + 3)?);
         let may_be_written =
             |options: &[u8]| options.split(|&byte| byte == b',').any(|option| option == b"rw");
-        (may_be_written(options) && may_be_written(of_all)).then(|| MountLine {
+        Some(MountLine {
             number: String::from_utf8_lossy(number).into_owned(),
             source: unescaped(source),
             point: unescaped(point),
+            may_be_written: may_be_written(options) && may_be_written(of_all),
         })
     }
 
     /// A file system over several devices has a number of its own, and one of them as its source.
-    fn device(&self) -> Option<StorageId> {
+    pub(super) fn device(&self) -> Option<StorageId> {
         match device_named(&self.number)? {
             StorageId::Device(number) if rustix::fs::major(number) == 0 => StorageId::of(&self.source),
             id => Some(id),
@@ -54,7 +61,7 @@ impl MountLine {
 }
 
 /// The kernel escapes blanks and the like as `\040`.
-fn unescaped(word: &[u8]) -> PathBuf {
+pub(super) fn unescaped(word: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(word.len());
     let mut rest = word;
     while let [first, tail @ ..] = rest {
@@ -71,23 +78,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_the_table_that_may_be_written() {
-        let mount = |number: &str, source: &str, point: &str| MountLine {
+    fn lines_of_the_table() {
+        let mount = |number: &str, source: &str, point: &str, may_be_written| MountLine {
             number: number.into(),
             source: source.into(),
             point: point.into(),
+            may_be_written,
         };
         for (line, want) in [
             (
                 r"36 35 8:3 / /mnt/my\040disk rw,noatime master:1 - ext4 /dev/sda3 rw,errors=continue",
-                Some(mount("8:3", "/dev/sda3", "/mnt/my disk")),
+                Some(mount("8:3", "/dev/sda3", "/mnt/my disk", true)),
             ),
             (
                 "40 35 0:45 /sub /home rw - btrfs /dev/sdb1 rw,space_cache",
-                Some(mount("0:45", "/dev/sdb1", "/home")),
+                Some(mount("0:45", "/dev/sdb1", "/home", true)),
             ),
-            ("41 35 8:4 / /boot ro - ext4 /dev/sda4 rw", None),
-            ("41 35 8:4 / /boot rw - ext4 /dev/sda4 ro", None),
+            ("41 35 8:4 / /boot ro - ext4 /dev/sda4 rw", Some(mount("8:4", "/dev/sda4", "/boot", false))),
+            ("41 35 8:4 / /boot rw - ext4 /dev/sda4 ro", Some(mount("8:4", "/dev/sda4", "/boot", false))),
             ("41 35 8:4 / /boot rw - ext4", None),
             ("", None),
         ] {

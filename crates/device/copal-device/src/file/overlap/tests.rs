@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 /// `of`: the disk of a partition.
-fn device(root: &Path, number: &str, name: &str, of: Option<&str>, slaves: &[&str]) {
+pub(super) fn device(root: &Path, number: &str, name: &str, of: Option<&str>, slaves: &[&str]) {
     let devices = root.join("devices");
     let directory = match of {
         Some(disk) => devices.join(disk).join(name),
@@ -27,7 +27,17 @@ fn device(root: &Path, number: &str, name: &str, of: Option<&str>, slaves: &[&st
     symlink(directory, root.join("numbers").join(number)).unwrap();
 }
 
-fn id(number: &str) -> StorageId {
+/// Loop device `minor`, with the kernel's words for the part of `file` that it shows.
+pub(super) fn loop_over(root: &Path, minor: u32, file: &Path, offset: u64, limit: u64) {
+    device(root, &format!("2007:{minor}"), &format!("loop{minor}"), None, &[]);
+    let attributes = root.join(format!("devices/loop{minor}/loop"));
+    fs::create_dir(&attributes).unwrap();
+    fs::write(attributes.join("backing_file"), format!("{}\n", file.display())).unwrap();
+    fs::write(attributes.join("offset"), format!("{offset}\n")).unwrap();
+    fs::write(attributes.join("sizelimit"), format!("{limit}\n")).unwrap();
+}
+
+pub(super) fn id(number: &str) -> StorageId {
     super::device_named(number).unwrap()
 }
 
@@ -45,10 +55,7 @@ fn stacked_devices_share_bytes_and_neighbours_do_not() {
     // An image in a file of this very file system.
     let image = root.join("image");
     fs::write(&image, "").unwrap();
-    device(root, "2007:0", "loop0", None, &[]);
-    fs::create_dir(root.join("devices/loop0/loop")).unwrap();
-    let backing = format!("{}\n", image.display());
-    fs::write(root.join("devices/loop0/loop/backing_file"), backing).unwrap();
+    loop_over(root, 0, &image, 0, 0);
     device(root, "2259:0", "loop0p1", Some("loop0"), &[]);
 
     let listing = DeviceListing { root: root.join("numbers") };
