@@ -4,13 +4,14 @@
 use crate::{
     disks::{Disk, MIB, Random, assert_restored},
     harness::{House, Run, Running, id},
-    loop_device::LoopDevice,
+    loop_device::{FreezableMount, LoopDevice},
 };
 use std::{
     fs::File,
     io::Write,
     os::unix::fs::{FileExt, MetadataExt},
     path::Path,
+    process::Command,
 };
 
 /// Two backups, both restored, one deleted, the other restored again.
@@ -293,6 +294,49 @@ fn a_store_is_not_made_on_a_device_that_shares_bytes_with_one_in_use() {
         house.good(["init", "--force"]);
         house.check();
     }
+}
+
+/// Symptom: `copal init --force` destroyed a mounted file system and an open store on a second loop device over the same
+/// file, and asked to wait for the end of a process where a device was mounted.
+/// Cause: each loop device has locks and claims of its own.
+/// Fix: loop devices over the same bytes count as neighbours, and the mount point is named.
+#[test]
+fn a_store_is_not_made_over_bytes_that_another_loop_device_uses() {
+    let scratch = House::empty();
+    let file = scratch.path("disk");
+    let Some(device) = LoopDevice::attach(&file, 96 * MIB) else { return };
+    let second = LoopDevice::attach(&file, 96 * MIB).unwrap();
+    let refused = |path: &Path| {
+        let house = House::elsewhere(path).without_ring();
+        let run = house.run(["init", "--force"]);
+        assert_eq!(run.code, Some(11), "{run:?}");
+        run
+    };
+    let made = Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&second.path).status();
+    if made.is_ok_and(|made| made.success()) {
+        let directory = scratch.path("mount");
+        let mount = FreezableMount::over(&second, &directory);
+        std::fs::write(directory.join("kept"), "data").unwrap();
+        for path in [&second.path, &device.path] {
+            let run = refused(path);
+            let at = format!("is mounted at {}; unmount it first", directory.display());
+            assert!(run.sentence().contains(&at) && !run.sentence().contains("wait"), "{run:?}");
+        }
+        assert_eq!(std::fs::read(directory.join("kept")).unwrap(), b"data");
+        drop(mount);
+    }
+    let house = House::elsewhere(&second.path).without_ring();
+    house.good(["init", "--force"]);
+    let mut running = Running::start(&house, ["backup", "--vm", "slow", "-"]);
+    running.child.stdin.as_mut().unwrap().write_all(&[1; 100_000]).unwrap();
+    running.wait_for("status");
+    refused(&device.path);
+    let probed = scratch.run(["device", "probe", device.word()]);
+    assert_eq!(probed.code, Some(2), "{probed:?}");
+    assert!(probed.sentence().contains("in use"), "{probed:?}");
+    running.child.kill().unwrap();
+    running.child.wait().unwrap();
+    house.check();
 }
 
 /// Records of the journal, as places in the store file, oldest first.
