@@ -16,6 +16,8 @@ pub enum FileSystem {
     Ext4,
     /// ext4 with a journal and blocks of 1 KiB: metadata are shorter than a page of flash.
     Ext4SmallBlocks,
+    /// ext4 without a journal: a crash may leave it inconsistent.
+    Ext4NoJournal,
     /// XFS.
     Xfs,
 }
@@ -26,6 +28,7 @@ impl FileSystem {
         match self {
             FileSystem::Ext4 => "ext4",
             FileSystem::Ext4SmallBlocks => "ext4 with blocks of 1 KiB",
+            FileSystem::Ext4NoJournal => "ext4 without a journal",
             FileSystem::Xfs => "XFS",
         }
     }
@@ -47,7 +50,7 @@ impl FileSystem {
 
     fn program(self) -> (&'static str, &'static str) {
         match self {
-            FileSystem::Ext4 | FileSystem::Ext4SmallBlocks => ("mke2fs", "ext4"),
+            FileSystem::Ext4 | FileSystem::Ext4SmallBlocks | FileSystem::Ext4NoJournal => ("mke2fs", "ext4"),
             FileSystem::Xfs => ("mkfs.xfs", "xfs"),
         }
     }
@@ -61,6 +64,7 @@ impl FileSystem {
         match self {
             FileSystem::Ext4 => make.args(["-b", "4096"]),
             FileSystem::Ext4SmallBlocks => make.args(["-b", "1024"]),
+            FileSystem::Ext4NoJournal => make.args(["-b", "4096", "-O", "^has_journal"]),
             FileSystem::Xfs => make.args(["-q", "-f"]),
         };
         if self != FileSystem::Xfs {

@@ -1,4 +1,5 @@
-//! Durable appends and updates on one journaled ext4 on a loop device, and appends to streams in it.
+//! Durable appends and updates on one journaled ext4 on a loop device, and appends to streams in it; beside them appends on
+//! an ext4 without a journal, and direct writes without a file system's metadata.
 //!
 //! They take turns in short slices, in rotating order, so that other load on the machine affects all of them. The median
 //! of each is compared with the median of append + fdatasync of 512 B, the paper's append.
@@ -12,11 +13,12 @@ use copal_bench_harness::{
     mounted_disk::{FileSystem, MountedDisk},
     report::Report,
 };
+use copal_device::AlignedBuf;
 use copal_object::BackendKind;
 use std::{
     fs::{self, File},
     io::Write,
-    os::unix::fs::FileExt,
+    os::unix::fs::{FileExt, OpenOptionsExt},
     path::Path,
     time::{Duration, Instant},
 };
@@ -30,14 +32,17 @@ const UPDATED_BYTES: u64 = 64 << 20;
 struct Variant<'a> {
     name: &'static str,
     operation: Box<dyn FnMut() -> Result<()> + 'a>,
+    disk: &'a MountedDisk,
     times: Vec<Duration>,
     commands: BlockCounters,
 }
 
 pub(super) fn measure(study: &mut Study, arguments: &Options, chart: &mut BarChart) -> Result<()> {
     let home = study.scratch.join("variants");
-    fs::create_dir_all(&home)?;
+    let plain = home.join("no-journal");
+    fs::create_dir_all(&plain)?;
     let device = MountedDisk::make(&home, EXT4_BYTES, FileSystem::Ext4)?;
+    let no_journal = MountedDisk::make(&plain, EXT4_BYTES, FileSystem::Ext4NoJournal)?;
     let directory = device.directory();
     let in_file = |name: &str, backend| {
         BenchStore::in_file(&directory.join(name), STORE_BYTES, backend).and_then(StreamStore::new)
@@ -45,26 +50,32 @@ pub(super) fn measure(study: &mut Study, arguments: &Options, chart: &mut BarCha
     let (cow, log) = (in_file("cow", BackendKind::Cow)?, in_file("log", BackendKind::Log)?);
     let control = StreamStore::new(BenchStore::in_directory(&directory.join("files"))?)?;
     let mut variants = vec![
-        variant("ext4 append 512 B + fdatasync", append(directory, 512)?),
-        variant("ext4 append 4096 B + fdatasync", append(directory, 4096)?),
-        variant("ext4 update 512 B + fdatasync", update(directory, 512)?),
-        variant("ext4 update 4096 B + fdatasync", update(directory, 4096)?),
-        variant("cow stream append 512 B", cow.append(512)),
-        variant("cow stream append 4000 B", cow.append(4000)),
-        variant("hostfs stream append 512 B", control.append(512)),
-        variant("log stream append 512 B", log.append(512)),
+        variant("ext4 append 512 B + fdatasync", &device, append(directory, 512)?),
+        variant("ext4 append 4096 B + fdatasync", &device, append(directory, 4096)?),
+        variant("ext4 update 512 B + fdatasync", &device, update(directory, 512)?),
+        variant("ext4 update 4096 B + fdatasync", &device, update(directory, 4096)?),
+        variant("cow stream append 512 B", &device, cow.append(512)),
+        variant("cow stream append 4000 B", &device, cow.append(4000)),
+        variant("hostfs stream append 512 B", &device, control.append(512)),
+        variant("log stream append 512 B", &device, log.append(512)),
+        variant(
+            "ext4 without a journal, append 512 B + fdatasync",
+            &no_journal,
+            append(no_journal.directory(), 512)?,
+        ),
+        variant("direct write of 4096 B (RWF_DSYNC)", &device, write_through(directory)?),
     ];
     let order = variants.len();
     for turn in 0..arguments.turns {
         for step in 0..order {
             let variant = &mut variants[(turn + step) % order];
-            let before = device.counters()?;
+            let before = variant.disk.counters()?;
             for _ in 0..arguments.slice {
                 let started = Instant::now();
                 (variant.operation)().context(variant.name)?;
                 variant.times.push(started.elapsed());
             }
-            let cost = device.counters()? - before;
+            let cost = variant.disk.counters()? - before;
             variant.commands += cost;
         }
     }
@@ -75,7 +86,7 @@ pub(super) fn measure(study: &mut Study, arguments: &Options, chart: &mut BarCha
     }
     drop(variants);
     drop((cow, log, control));
-    drop(device);
+    drop((device, no_journal));
     fs::remove_dir_all(&home)?;
     Ok(())
 }
@@ -107,14 +118,45 @@ fn judge(report: &mut Report, variants: &[Variant<'_>]) {
     let append = micros(&variants[0], 0.5);
     let ratio = append / micros(&variants[4], 0.5);
     report.at_least("ext4 append 512 B / cow stream append 512 B, medians", ratio, "x", 2.5);
+    let ratio = micros(&variants[8], 0.5) / micros(&variants[4], 0.5);
+    report.at_least(
+        "ext4 without a journal, append 512 B / cow stream append 512 B, medians",
+        ratio,
+        "x",
+        1.5,
+    );
+    let ratio = micros(&variants[9], 0.5) / micros(&variants[4], 0.5);
+    report.at_least("direct write of 4096 B (RWF_DSYNC) / cow stream append 512 B, medians", ratio, "x", 0.9);
     let paper = append / micros(&variants[2], 0.5);
     report.fact("ext4 append 512 B / ext4 update 512 B, medians (the paper: more than 4)", paper, "x");
     let files = append / micros(&variants[6], 0.5);
     report.fact("ext4 append 512 B / hostfs stream append 512 B, medians (the control)", files, "x");
 }
 
-fn variant<'a>(name: &'static str, operation: impl FnMut() -> Result<()> + 'a) -> Variant<'a> {
-    Variant { name, operation: Box::new(operation), times: Vec::new(), commands: BlockCounters::default() }
+fn variant<'a>(
+    name: &'static str,
+    disk: &'a MountedDisk,
+    operation: impl FnMut() -> Result<()> + 'a,
+) -> Variant<'a> {
+    let (times, commands) = (Vec::new(), BlockCounters::default());
+    Variant { name, operation: Box::new(operation), disk, times, commands }
+}
+
+/// Overwrites pages of a fully written file past the page cache, each durable by itself.
+fn write_through(directory: &Path) -> Result<impl FnMut() -> Result<()> + use<>> {
+    let path = directory.join("direct");
+    fs::write(&path, vec![0; UPDATED_BYTES as usize])?;
+    let flags = rustix::fs::OFlags::DIRECT.bits() as i32;
+    let file = File::options().write(true).custom_flags(flags).open(&path)?;
+    file.sync_all()?;
+    let payload = AlignedBuf::zeroed(4096);
+    let mut place = 0;
+    Ok(move || {
+        place = (place + 4096) % UPDATED_BYTES;
+        let parts = [std::io::IoSlice::new(&payload)];
+        rustix::io::pwritev2(&file, &parts, place, rustix::io::ReadWriteFlags::DSYNC)?;
+        Ok(())
+    })
 }
 
 pub(super) fn append(directory: &Path, bytes: usize) -> Result<impl FnMut() -> Result<()> + use<>> {

@@ -130,6 +130,16 @@ fn judge(report: &mut Report, folder: &TraceFolder) -> Result<()> {
             }
             Operation::Incremental | Operation::Check => {}
         }
+        // Ranges handed over together, against one range at a time.
+        let least = match operation {
+            Operation::RestorePruned => Some(8.0),
+            Operation::Prune => Some(15.0),
+            Operation::Incremental | Operation::Restore | Operation::Check => None,
+        };
+        if let Some(least) = least {
+            let ratio = on_disk(COW_BEFORE)?.time.as_secs_f64() / seconds;
+            report.at_least(format!("{name}, hard disk: cow before / cow"), ratio, "x", least);
+        }
         against_before(report, folder, operation)?;
     }
     Ok(())
