@@ -64,6 +64,8 @@ pub(crate) enum StoreFlaw {
     CheckpointAheadOfFrames,
     /// OBJ-15: a record calls an epoch durable whose groups wait for a frame that is written through.
     FlushedAheadOfFrames,
+    /// OBJ-16: operations enter a group that is not measured.
+    GroupNotMeasured,
     /// OBJ-20: the old pages of a move are free at once.
     MovedPagesReusedAtOnce,
     /// OBJ-20: the pages of a copy are pinned while they are read, and not until the move is entered.

@@ -97,3 +97,6 @@ pub(crate) fn wait_journal(
     }
     Err(state.no_checkpoint())
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,7 +8,11 @@ use super::{
 };
 use crate::{
     LogSegments,
-    format::{record::RecordHeader, run::PageRun, segment::ChainSegment},
+    format::{
+        record::{self, RecordHeader},
+        run::PageRun,
+        segment::ChainSegment,
+    },
     space::segment_table::SegmentTable,
     space::{home::PageHome, journal_place::JournalPlace, placement::Placement},
 };
@@ -346,7 +350,8 @@ impl JournalPlace for LogPlacement {
     }
 
     fn admits(&self, ops_bytes: usize) -> bool {
-        self.commit.has_room(0, ops_bytes, &self.segments)
+        record::HEADER_LEN + ops_bytes <= self.record_bytes_max()
+            && self.commit.has_room(0, ops_bytes, &self.segments)
     }
 
     /// The other half of the longest group, without the record's first page.
