@@ -66,6 +66,10 @@ pub(crate) enum StoreFlaw {
     FlushedAheadOfFrames,
     /// OBJ-16: operations enter a group that is not measured.
     GroupNotMeasured,
+    /// OBJ-16: records go on behind a checkpoint that replaces one and is not durable.
+    RecordAheadOfCheckpoint,
+    /// OBJ-36: a caller that waits for space leaves the cleaner to its own sum.
+    WaiterSleeps,
     /// OBJ-20: the old pages of a move are free at once.
     MovedPagesReusedAtOnce,
     /// OBJ-20: the pages of a copy are pinned while they are read, and not until the move is entered.

@@ -152,3 +152,45 @@ fn a_commit_between_two_chain_pages_is_not_in_the_checkpoint() {
     let broken = BrokenRule { flaw: Some(StoreFlaw::CheckpointOfLiveTables) };
     assert!(is_sealed_by_a_lost_commit(broken), "the broken variant is caught");
 }
+
+/// Whether a record is written behind a checkpoint that replaces a record and is not durable.
+fn record_goes_ahead(broken: BrokenRule) -> bool {
+    let device = device();
+    let tuning = OpenOverrides { broken, ..OpenOverrides::default() };
+    let (store, _) = Store::open_tuned(device.clone(), &OpenOptions::default(), tuning).unwrap();
+    (1..=100).for_each(|id| create(&store, id).unwrap());
+    store.checkpoint().unwrap();
+    create(&store, 101).unwrap();
+    // As if only the pages were left that are kept for operations that free space.
+    let head = {
+        let mut state = store.inner.state.lock();
+        let journal = state.space.placement_mut().journal_mut();
+        let head = journal.head();
+        journal.reuse(head - (JOURNAL_PAGES - JOURNAL_PAGES / 16));
+        head
+    };
+    let replaced = Txn::new().create(ObjectId(102), CreateOptions::default());
+    let mut replaced = store.commit(replaced, Ack::Durable);
+    assert!(store.inner.state.lock().checkpoint.absorbed().is_some(), "a checkpoint replaces the record");
+    let mut later = store.commit(Txn::new().delete(ObjectId(1)), Ack::Durable);
+    let mut goes_ahead = false;
+    while store.inner.state.lock().checkpoint.absorbed().is_some() {
+        goes_ahead |= store.inner.state.lock().space.placement().journal().head() != head;
+        let is_answered = replaced.try_take().is_some() || later.try_take().is_some();
+        assert!(!is_answered, "no commit is durable before the checkpoint is");
+        assert!(device.drive());
+    }
+    device.run_until_idle();
+    drop(store);
+    let (store, report) = Store::open(device.reopen(), &OpenOptions::default()).unwrap();
+    assert_eq!((report.tail_lost, store.list(ObjectId(0), usize::MAX).len()), (None, 101));
+    goes_ahead
+}
+
+/// OBJ-16: a checkpoint that replaces a record is durable before any later record is written.
+#[test]
+fn no_record_goes_ahead_of_a_checkpoint_that_replaces_one() {
+    assert!(!record_goes_ahead(BrokenRule::default()));
+    let broken = BrokenRule { flaw: Some(StoreFlaw::RecordAheadOfCheckpoint) };
+    assert!(record_goes_ahead(broken), "the broken variant is caught");
+}

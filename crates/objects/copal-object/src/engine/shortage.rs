@@ -9,6 +9,7 @@ use crate::{
         cleaner::{begin_round, choice::CleaningNeed},
         pump::{pump, wait_change},
     },
+    flaw::StoreFlaw,
     state::{StoreCore, StoreState},
 };
 use parking_lot::MutexGuard;
@@ -74,7 +75,8 @@ fn run_round(
     if !state.checkpoint.is_mounted() {
         return Ok(false);
     }
-    if state.cleaner.round.is_none() && !begin_round(store, state, need) {
+    let sleeps = store.shape.broken.by(StoreFlaw::WaiterSleeps);
+    if !sleeps && state.cleaner.round.is_none() && !begin_round(store, state, need) {
         return pass_records(store, state);
     }
     let rounds = state.cleaner.rounds;
@@ -104,3 +106,6 @@ fn pass_records(store: &Arc<StoreCore>, state: &mut MutexGuard<'_, StoreState>) 
     }
     Ok(true)
 }
+
+#[cfg(test)]
+mod tests;

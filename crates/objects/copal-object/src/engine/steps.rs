@@ -102,7 +102,8 @@ fn trusted_epoch(store: &StoreCore, state: &StoreState) -> u64 {
 /// Writes the record of the open group; `false` when the journal has no room for it.
 pub(crate) fn close_group(store: &StoreCore, state: &mut StoreState) -> bool {
     // A checkpoint without a record precedes any record (OBJ-16).
-    if state.checkpoint.absorbed().is_some() {
+    let waits = !store.shape.broken.by(StoreFlaw::RecordAheadOfCheckpoint);
+    if waits && state.checkpoint.absorbed().is_some() {
         return false;
     }
     let carries = trusted_epoch(store, state);
