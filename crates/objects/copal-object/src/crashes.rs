@@ -16,7 +16,8 @@
 //! A broken OBJ-25 or OBJ-26 shows as a violation of OBJ-21, OBJ-22 or OBJ-28.
 //!
 //! `COPAL_CRASH_SEEDS` histories from `COPAL_CRASH_FROM` on are tried; the default number fits into
-//! `make test`.
+//! `make test`. The search for a broken rule begins at the history that caught it last, which the list names, or at
+//! `COPAL_CRASH_FROM`. It goes on for 3,000 histories.
 
 mod check;
 mod command_faults;
@@ -35,7 +36,6 @@ use crate::{
 };
 use copal_device::Device;
 use script::{HistoryPlan, TriedStates, run};
-use std::ops::Range;
 
 /// Histories of the correct store in `make test`.
 const SEEDS: u64 = 120;
@@ -92,13 +92,20 @@ fn largest_epoch(device: &dyn Device) -> u64 {
     epochs.max().unwrap_or(0).max(position.epoch)
 }
 
-/// The first seed whose history catches a flaw; `None` if none of `seeds` does.
-fn caught(flaw: StoreFlaw, mut seeds: Range<u64>, busy: bool, backend: BackendKind) -> Option<u64> {
-    seeds.find(|&seed| {
+/// The first seed from `first` on whose history catches a flaw, and the states that were tried before.
+fn caught(flaw: StoreFlaw, first: u64, busy: bool, backend: BackendKind) -> Option<(u64, usize)> {
+    let mut states = 0;
+    (first..first + 3000).find_map(|seed| {
         let plan =
             HistoryPlan { seed, broken: BrokenRule { flaw: Some(flaw) }, states: STATES, busy, backend };
-        // A violation, or an assertion of the store itself.
-        !matches!(std::panic::catch_unwind(|| run(&plan)), Ok(Ok(_)))
+        match std::panic::catch_unwind(|| run(&plan)) {
+            Ok(Ok(tried)) => {
+                states += tried.all;
+                None
+            }
+            // A violation, or an assertion of the store itself.
+            Ok(Err(_)) | Err(_) => Some((seed, states)),
+        }
     })
 }
 
@@ -118,13 +125,14 @@ fn needs_busy_lives(flaw: StoreFlaw, backend: BackendKind) -> bool {
 }
 
 macro_rules! each_broken_rule_is_caught {
-    ($backend:ident: $($name:ident: $flaw:ident,)*) => {$(
+    ($backend:ident: $($name:ident: $flaw:ident from $near:literal,)*) => {$(
         #[test]
         fn $name() {
             let (flaw, backend) = (StoreFlaw::$flaw, BackendKind::$backend);
             let busy = needs_busy_lives(flaw, backend);
-            let seed = caught(flaw, 0..3000, busy, backend).expect("no history caught the broken rule");
-            eprintln!("{flaw:?} is caught by history {seed}");
+            let first = number("COPAL_CRASH_FROM", $near);
+            let (seed, states) = caught(flaw, first, busy, backend).expect("no history caught the broken rule");
+            eprintln!("{flaw:?} on {} is caught by history {seed}, after {states} states", backend.name());
             // Without the flaw the same history shows no violation: the flaw was caught.
             run(&HistoryPlan { seed, broken: BrokenRule::default(), states: STATES, busy, backend }).unwrap();
         }
@@ -132,39 +140,39 @@ macro_rules! each_broken_rule_is_caught {
 }
 
 each_broken_rule_is_caught! { Cow:
-    obj_1_data_without_sums: NoDataSum,
-    obj_1_sums_of_bytes: SumsOfBytes,
-    obj_38_inline_pages_taken_as_placed: InlineForgotten,
-    obj_38_inline_pages_placed_over_another_owner: InlineOfFreedPages,
-    obj_38_a_checkpoint_ahead_of_inline_pages: CheckpointAheadOfInline,
-    obj_2_a_sequence_number_instead_of_a_hash_chain: SequenceOnly,
-    obj_3_freed_pages_reused_at_once: ReuseAtOnce,
-    obj_3_freed_pages_reused_after_their_flush: ReuseAfterFlush,
-    obj_3_freed_pages_reused_after_two_flushes: ReuseAfterTwoFlushes,
-    obj_4_no_mount_record: NoMount,
-    obj_5_stream_extents_reused_at_once: StreamReuseAtOnce,
-    obj_6_a_record_stamped_with_the_closing_epoch: StampedClosing,
-    obj_6_staged_data_stamped_at_submission: StagedAtSubmission,
-    obj_7_journal_reused_before_its_superblock_is_durable: JournalReusedEarly,
-    obj_8_a_checkpoint_over_the_live_one: CheckpointInPlace,
-    obj_8_checkpoint_and_superblock_in_one_epoch: CheckpointOneEpoch,
-    obj_9_a_checkpoint_for_a_mount_keeps_the_chain: KeepChain,
-    obj_10_epochs_resume_above_kept_records_only: KeptRecordsOnly,
-    obj_11_no_flush_at_open: NoFlushAtOpen,
-    obj_12_a_frame_written_through_acknowledged_early: ThroughEarly,
-    obj_12_a_frame_written_through_counts_as_a_flush: ThroughIsFlush,
-    obj_13_a_stream_goes_on_under_its_incarnation: KeepIncarnation,
-    obj_13_a_stream_goes_on_before_its_trim: TrimBehindTheEnd,
-    obj_14_frames_without_their_commit: AfterIgnored,
-    obj_14_records_without_their_frame: DepIgnored,
-    obj_15_a_checkpoint_ahead_of_the_frames_its_commits_come_after: CheckpointAheadOfFrames,
-    obj_15_a_record_ahead_of_the_frames_its_commits_come_after: FlushedAheadOfFrames,
-    obj_33_a_checkpoint_that_calls_frames_durable_on_their_way: FramesAhead,
-    obj_19_free_pages_taken_while_they_are_discarded: DiscardReleasedFirst,
-    obj_17_space_given_back_before_a_checkpoint_says_so: GiveBackEarly,
-    obj_18_hollow_runs_that_no_checkpoint_names: HollowUnsaid,
-    obj_37_a_cut_stream_goes_on_over_the_frames_that_went: CutPagesReused,
-    obj_35_a_checkpoint_of_the_live_tables: CheckpointOfLiveTables,
+    obj_1_data_without_sums: NoDataSum from 0,
+    obj_1_sums_of_bytes: SumsOfBytes from 54,
+    obj_38_inline_pages_taken_as_placed: InlineForgotten from 0,
+    obj_38_inline_pages_placed_over_another_owner: InlineOfFreedPages from 20,
+    obj_38_a_checkpoint_ahead_of_inline_pages: CheckpointAheadOfInline from 0,
+    obj_2_a_sequence_number_instead_of_a_hash_chain: SequenceOnly from 0,
+    obj_3_freed_pages_reused_at_once: ReuseAtOnce from 0,
+    obj_3_freed_pages_reused_after_their_flush: ReuseAfterFlush from 2,
+    obj_3_freed_pages_reused_after_two_flushes: ReuseAfterTwoFlushes from 14,
+    obj_4_no_mount_record: NoMount from 2,
+    obj_5_stream_extents_reused_at_once: StreamReuseAtOnce from 6,
+    obj_6_a_record_stamped_with_the_closing_epoch: StampedClosing from 9,
+    obj_6_staged_data_stamped_at_submission: StagedAtSubmission from 18,
+    obj_7_journal_reused_before_its_superblock_is_durable: JournalReusedEarly from 1,
+    obj_8_a_checkpoint_over_the_live_one: CheckpointInPlace from 0,
+    obj_8_checkpoint_and_superblock_in_one_epoch: CheckpointOneEpoch from 0,
+    obj_9_a_checkpoint_for_a_mount_keeps_the_chain: KeepChain from 3,
+    obj_10_epochs_resume_above_kept_records_only: KeptRecordsOnly from 1,
+    obj_11_no_flush_at_open: NoFlushAtOpen from 5,
+    obj_12_a_frame_written_through_acknowledged_early: ThroughEarly from 5,
+    obj_12_a_frame_written_through_counts_as_a_flush: ThroughIsFlush from 6,
+    obj_13_a_stream_goes_on_under_its_incarnation: KeepIncarnation from 20,
+    obj_13_a_stream_goes_on_before_its_trim: TrimBehindTheEnd from 148,
+    obj_14_frames_without_their_commit: AfterIgnored from 6,
+    obj_14_records_without_their_frame: DepIgnored from 31,
+    obj_15_a_checkpoint_ahead_of_the_frames_its_commits_come_after: CheckpointAheadOfFrames from 0,
+    obj_15_a_record_ahead_of_the_frames_its_commits_come_after: FlushedAheadOfFrames from 53,
+    obj_33_a_checkpoint_that_calls_frames_durable_on_their_way: FramesAhead from 6,
+    obj_19_free_pages_taken_while_they_are_discarded: DiscardReleasedFirst from 58,
+    obj_17_space_given_back_before_a_checkpoint_says_so: GiveBackEarly from 2,
+    obj_18_hollow_runs_that_no_checkpoint_names: HollowUnsaid from 95,
+    obj_37_a_cut_stream_goes_on_over_the_frames_that_went: CutPagesReused from 16,
+    obj_35_a_checkpoint_of_the_live_tables: CheckpointOfLiveTables from 70,
 }
 
 // Rules that are not tried on `log`:
@@ -184,20 +192,20 @@ each_broken_rule_is_caught! { Cow:
 // - OBJ-20, the pin of a copy: `engine::cleaner::tests`. OBJ-36: `engine::shortage::tests`. Both are of `log` alone.
 // - OBJ-34: `recovery::tests`.
 each_broken_rule_is_caught! { Log:
-    log_obj_1_data_without_sums: NoDataSum,
-    log_obj_2_a_sequence_number_instead_of_a_hash_chain: SequenceOnly,
-    log_obj_3_freed_pages_reused_at_once: ReuseAtOnce,
-    log_obj_3_freed_pages_reused_after_their_flush: ReuseAfterFlush,
-    log_obj_3_freed_pages_reused_after_two_flushes: ReuseAfterTwoFlushes,
-    log_obj_4_no_mount_record: NoMount,
-    log_obj_6_a_record_stamped_with_the_closing_epoch: StampedClosing,
-    log_obj_6_staged_data_stamped_at_submission: StagedAtSubmission,
-    log_obj_8_a_checkpoint_over_the_live_one: CheckpointInPlace,
-    log_obj_8_checkpoint_and_superblock_in_one_epoch: CheckpointOneEpoch,
-    log_obj_10_epochs_resume_above_kept_records_only: KeptRecordsOnly,
-    log_obj_11_no_flush_at_open: NoFlushAtOpen,
-    log_obj_20_old_pages_of_a_move_reused_at_once: MovedPagesReusedAtOnce,
-    log_obj_31_segments_of_records_reused_before_a_checkpoint_passes_them: JournalReusedEarly,
-    log_obj_32_records_in_a_segment_whose_header_is_not_durable: HeaderNotFlushed,
-    log_obj_32_records_in_a_segment_while_zeros_are_written_there: ZerosNotAwaited,
+    log_obj_1_data_without_sums: NoDataSum from 0,
+    log_obj_2_a_sequence_number_instead_of_a_hash_chain: SequenceOnly from 0,
+    log_obj_3_freed_pages_reused_at_once: ReuseAtOnce from 2,
+    log_obj_3_freed_pages_reused_after_their_flush: ReuseAfterFlush from 2,
+    log_obj_3_freed_pages_reused_after_two_flushes: ReuseAfterTwoFlushes from 49,
+    log_obj_4_no_mount_record: NoMount from 116,
+    log_obj_6_a_record_stamped_with_the_closing_epoch: StampedClosing from 2,
+    log_obj_6_staged_data_stamped_at_submission: StagedAtSubmission from 0,
+    log_obj_8_a_checkpoint_over_the_live_one: CheckpointInPlace from 0,
+    log_obj_8_checkpoint_and_superblock_in_one_epoch: CheckpointOneEpoch from 0,
+    log_obj_10_epochs_resume_above_kept_records_only: KeptRecordsOnly from 17,
+    log_obj_11_no_flush_at_open: NoFlushAtOpen from 2,
+    log_obj_20_old_pages_of_a_move_reused_at_once: MovedPagesReusedAtOnce from 7,
+    log_obj_31_segments_of_records_reused_before_a_checkpoint_passes_them: JournalReusedEarly from 6,
+    log_obj_32_records_in_a_segment_whose_header_is_not_durable: HeaderNotFlushed from 49,
+    log_obj_32_records_in_a_segment_while_zeros_are_written_there: ZerosNotAwaited from 44,
 }
