@@ -46,6 +46,9 @@ pub(crate) struct FileTarget {
     /// The first failure of a write or flush.
     poisoned: OnceLock<DeviceError>,
     growing: Mutex<()>,
+    /// Most bytes that the kernel moves at a time.
+    #[cfg(test)]
+    pub(crate) transfer_bytes_max: std::sync::atomic::AtomicUsize,
 }
 
 impl FileTarget {
@@ -61,7 +64,16 @@ impl FileTarget {
             read_only,
             poisoned: OnceLock::new(),
             growing: Mutex::new(()),
+            #[cfg(test)]
+            transfer_bytes_max: usize::MAX.into(),
         }
+    }
+
+    /// Bytes of the next transfer, of `left` that remain: all of them, outside of tests.
+    pub(crate) fn transfer_bytes(&self, left: usize) -> usize {
+        #[cfg(test)]
+        let left = left.min(self.transfer_bytes_max.load(Ordering::Relaxed));
+        left
     }
 
     /// Adds access through the page cache.
@@ -123,7 +135,8 @@ impl FileTarget {
     pub(crate) fn read(&self, at: u64, buf: &mut [u8]) -> io::Result<()> {
         let mut done = 0;
         while done < buf.len() {
-            match rustix::io::pread(&self.fd, &mut buf[done..], at + done as u64) {
+            let end = done + self.transfer_bytes(buf.len() - done);
+            match rustix::io::pread(&self.fd, &mut buf[done..end], at + done as u64) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(read) => done += read,
                 Err(Errno::INTR) => {}
@@ -138,7 +151,8 @@ impl FileTarget {
         let flags = if durable { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };
         let mut done = 0;
         while done < buf.len() {
-            match rustix::io::pwritev2(&self.fd, &[IoSlice::new(&buf[done..])], at + done as u64, flags) {
+            let part = IoSlice::new(&buf[done..done + self.transfer_bytes(buf.len() - done)]);
+            match rustix::io::pwritev2(&self.fd, &[part], at + done as u64, flags) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => done += written,
                 Err(Errno::INTR) => {}

@@ -105,6 +105,69 @@ fn a_read_beyond_the_end_of_a_shortened_file_is_damage_and_poisons_nothing() {
     }
 }
 
+/// A writable device of 1 MiB whose kernel moves one page at a time.
+fn moving_pages(force_pread: bool) -> (tempfile::NamedTempFile, FileDevice) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(1 << 20).unwrap();
+    let device = device_on(file.reopen().unwrap(), force_pread);
+    device.target.transfer_bytes_max.store(4096, std::sync::atomic::Ordering::Relaxed);
+    (file, device)
+}
+
+fn pattern(len: usize) -> AlignedBuf {
+    let mut buf = AlignedBuf::zeroed(len);
+    buf.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 7 + at / 4096) as u8 | 1);
+    buf
+}
+
+#[test]
+fn a_partial_transfer_continues_where_it_ended() {
+    for force_pread in [false, true] {
+        let (file, device) = moving_pages(force_pread);
+        let wanted = pattern(10 * 4096);
+        for (at, fua) in [(8192, false), (65536, true)] {
+            let write = IoKind::Write { buf: pattern(wanted.len()), fua };
+            assert!(result(&device, at, write).is_ok());
+        }
+        assert!(device.write_through(131_072, pattern(wanted.len())).is_ok());
+        let content = std::fs::read(file.path()).unwrap();
+        for at in [8192, 65536, 131_072] {
+            assert!(content[at..at + wanted.len()] == wanted[..], "written at {at}");
+            let read = IoKind::Read(AlignedBuf::zeroed(wanted.len()));
+            let done = device.submit(io(at as u64, read)).wait().remove(0);
+            assert!(done.result.is_ok() && done.buf.is_some_and(|buf| buf[..] == wanted[..]), "{at}");
+            let read = device.read_now(at as u64, AlignedBuf::zeroed(wanted.len())).unwrap();
+            assert!(read[..] == wanted[..], "{at}");
+        }
+        let counters = device.counters();
+        let counts = (counters.reads, counters.writes);
+        assert_eq!(counts, (6, 3), "a command counts once, in however many transfers");
+    }
+}
+
+/// The part that is read before the end is no answer.
+#[test]
+fn a_read_that_ends_in_its_middle_is_an_error() {
+    for (force_pread, pages_at_a_time) in [(false, true), (false, false), (true, true), (true, false)] {
+        let (file, device) = moving_pages(force_pread);
+        if !pages_at_a_time {
+            device.target.transfer_bytes_max.store(usize::MAX, std::sync::atomic::Ordering::Relaxed);
+        }
+        assert!(result(&device, 0, IoKind::Write { buf: pattern(65536), fua: false }).is_ok());
+        for len in [3 * 4096, 3 * 4096 + 512, 0] {
+            file.as_file().set_len(len).unwrap();
+            let error = result(&device, 0, IoKind::Read(AlignedBuf::zeroed(8 * 4096))).unwrap_err();
+            let DeviceError::Io { op: "read", at: 0, len: 32768, source, .. } = &error else {
+                panic!("{error:?}");
+            };
+            assert_eq!(source.kind(), std::io::ErrorKind::UnexpectedEof);
+            assert!(device.read_now(0, AlignedBuf::zeroed(8 * 4096)).is_err());
+        }
+        assert_eq!(device.counters().reads, 0, "no read has ended");
+        assert!(result(&device, 0, IoKind::Flush).is_ok(), "damage of a range poisons nothing");
+    }
+}
+
 #[test]
 fn dropping_a_device_finishes_submitted_commands() {
     for force_pread in [false, true] {

@@ -217,12 +217,13 @@ impl RingReactor<'_> {
         let skip = *done as usize;
         let entry = match &mut job.io.kind {
             IoKind::Read(buf) => {
-                let rest = &mut buf[skip..];
+                let end = skip + self.target.transfer_bytes(buf.len() - skip);
+                let rest = &mut buf[skip..end];
                 opcode::Read::new(file, rest.as_mut_ptr(), rest.len() as u32).offset(at).build()
             }
             IoKind::Write { buf, fua } => {
                 let flags = if *fua { libc::RWF_DSYNC } else { 0 };
-                let rest = &buf[skip..];
+                let rest = &buf[skip..skip + self.target.transfer_bytes(buf.len() - skip)];
                 opcode::Write::new(file, rest.as_ptr(), rest.len() as u32).offset(at).rw_flags(flags).build()
             }
             IoKind::Flush | IoKind::Discard(_) | IoKind::WriteZeroes(_) => {
