@@ -22,6 +22,7 @@
 mod check;
 mod command_faults;
 mod enumerate;
+mod file_faults;
 mod files;
 mod model;
 mod script;

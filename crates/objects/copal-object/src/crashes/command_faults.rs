@@ -1,7 +1,7 @@
 //! Failed commands: each write, flush, growth and read of a life of a store fails in turn, also those of the cleaner,
 //! of growth and of a checkpoint. The next opening finds all that was acknowledged, and the one after it the same.
 //!
-//! Not here: crashes (`enumerate`), damaged bytes (`tests/it/flips.rs`).
+//! Not here: files of a host (`file_faults`), crashes (`enumerate`), damaged bytes (`tests/it/flips.rs`).
 
 use super::number;
 use crate::{
@@ -21,10 +21,10 @@ const STORE_BYTES: u64 = 64 << 20;
 /// The device grows up to this, which a life reaches.
 const GROWN_BYTES: u64 = 68 << 20;
 const SEGMENT_BYTES: u32 = 256 << 10;
-const FILLER: ObjectId = ObjectId(9000);
-const STREAM: ObjectId = ObjectId(9001);
+pub(super) const FILLER: ObjectId = ObjectId(9000);
+pub(super) const STREAM: ObjectId = ObjectId(9001);
 /// Objects of a new store: a life deletes every second one, so that their segments are half empty.
-const OLD: u64 = 160;
+pub(super) const OLD: u64 = 160;
 const OBJECT_BYTES: usize = 20 << 10;
 const EIO: i32 = 5;
 
@@ -54,15 +54,15 @@ fn open(device: Arc<dyn Device>) -> Result<Store, StoreOpenError> {
     Store::open(device, &options).map(|(store, _)| store)
 }
 
-fn content(id: u64) -> Bytes {
+pub(super) fn content(id: u64) -> Bytes {
     Bytes::from(Random::new(id).bytes(OBJECT_BYTES))
 }
 
-fn frame(number: u64) -> Bytes {
+pub(super) fn frame(number: u64) -> Bytes {
     Bytes::from(Random::new(number).bytes(100 + (number as usize * 700) % 9000))
 }
 
-fn put(id: u64) -> Txn {
+pub(super) fn put(id: u64) -> Txn {
     Txn::new().create(ObjectId(id), CreateOptions::default()).append(ObjectId(id), 0, content(id))
 }
 
@@ -85,7 +85,7 @@ fn full_store(backend: BackendKind) -> Image {
 
 /// Acknowledged state of a life, and the requests since then.
 #[derive(Default)]
-struct LifeRecord {
+pub(super) struct LifeRecord {
     now: BTreeSet<u64>,
     durable: BTreeSet<u64>,
     /// Objects that were made or deleted since the last durable acknowledgement.
@@ -95,7 +95,7 @@ struct LifeRecord {
 }
 
 impl LifeRecord {
-    fn acknowledge(&mut self) {
+    pub(super) fn acknowledge(&mut self) {
         self.durable = self.now.clone();
         self.unsure.clear();
         self.durable_frames = self.frames;
@@ -103,7 +103,7 @@ impl LifeRecord {
 }
 
 /// Deletes, makes and appends until the store has been cleaned and has grown; ends at the first error.
-fn live(store: &Store, record: &mut LifeRecord) -> Result<(), StoreError> {
+pub(super) fn live(store: &Store, record: &mut LifeRecord) -> Result<(), StoreError> {
     record.now = (0..OLD).collect();
     record.acknowledge();
     for round in 0..OLD / 2 {
@@ -147,7 +147,7 @@ fn live(store: &Store, record: &mut LifeRecord) -> Result<(), StoreError> {
 }
 
 /// The objects, and the number of frames.
-fn contents(store: &Store, case: &str) -> (BTreeSet<u64>, u64) {
+pub(super) fn contents(store: &Store, case: &str) -> (BTreeSet<u64>, u64) {
     let listed = store.list(ObjectId(0), usize::MAX).into_iter().map(|stat| stat.id);
     let objects: BTreeSet<u64> = listed.map(|id| id.0).filter(|id| *id < FILLER.0).collect();
     for &id in &objects {
@@ -163,23 +163,46 @@ fn contents(store: &Store, case: &str) -> (BTreeSet<u64>, u64) {
     (objects, frames)
 }
 
-/// Compares the next two openings with the record.
+impl LifeRecord {
+    /// A store of which the old objects are acknowledged.
+    pub(super) fn of_old_objects() -> LifeRecord {
+        let mut record = LifeRecord { now: (0..OLD).collect(), ..LifeRecord::default() };
+        record.acknowledge();
+        record
+    }
+
+    /// A commit of object `id` that failed.
+    pub(super) fn doubt(&mut self, id: u64) {
+        self.unsure.insert(id);
+    }
+
+    /// Compares the next two openings with the record.
+    pub(super) fn judge(&self, mut open: impl FnMut() -> Result<Store, StoreOpenError>, case: &str) {
+        let store = open().unwrap_or_else(|error| panic!("{case}: {error}"));
+        let (objects, frames) = contents(&store, case);
+        for id in self.durable.difference(&self.unsure) {
+            assert!(objects.contains(id), "{case}: object {id} was acknowledged");
+        }
+        let known: BTreeSet<u64> = self.durable.union(&self.unsure).copied().collect();
+        assert!(objects.is_subset(&known), "{case}: {:?}", objects.difference(&known));
+        assert!((self.durable_frames..=self.frames).contains(&frames), "{case}: {frames} frames");
+        let report = store.check(&CheckOptions { data: true, repair: false }).unwrap();
+        assert!(report.is_clean(), "{case}: {:?}", report.damages);
+        drop(store);
+        let second = open().unwrap_or_else(|error| panic!("{case}, again: {error}"));
+        assert!(contents(&second, case) == (objects, frames), "{case}: the second opening differs");
+    }
+}
+
 fn judge(device: &FaultDevice, record: &LifeRecord, case: &str) {
     device.heal();
-    let again = device.reopen();
-    let store = open(again.clone()).unwrap_or_else(|error| panic!("{case}: {error}"));
-    let (objects, frames) = contents(&store, case);
-    for id in record.durable.difference(&record.unsure) {
-        assert!(objects.contains(id), "{case}: object {id} was acknowledged");
-    }
-    let known: BTreeSet<u64> = record.durable.union(&record.unsure).copied().collect();
-    assert!(objects.is_subset(&known), "{case}: {:?}", objects.difference(&known));
-    assert!((record.durable_frames..=record.frames).contains(&frames), "{case}: {frames} frames");
-    let report = store.check(&CheckOptions { data: true, repair: false }).unwrap();
-    assert!(report.is_clean(), "{case}: {:?}", report.damages);
-    drop(store);
-    let second = open(again.reopen()).unwrap_or_else(|error| panic!("{case}, again: {error}"));
-    assert!(contents(&second, case) == (objects, frames), "{case}: the second opening differs");
+    let mut last: Option<Arc<FaultDevice>> = None;
+    let open_next = || {
+        let next = last.as_ref().map_or_else(|| device.reopen(), |last| last.reopen());
+        last = Some(next.clone());
+        open(next)
+    };
+    record.judge(open_next, case);
 }
 
 /// Numbers of commands of a life, and of moved pages.
@@ -196,8 +219,7 @@ struct LifeCost {
 fn run(image: &Image, fault: Option<Fault>, reads: std::ops::Range<u64>, case: &str) -> LifeCost {
     let device = fault_device(image.clone(), GROWN_BYTES);
     let failing = FailingReads::over(device.clone(), reads, EIO);
-    let mut record = LifeRecord { now: (0..OLD).collect(), ..LifeRecord::default() };
-    record.acknowledge();
+    let mut record = LifeRecord::of_old_objects();
     let dynamic: Arc<dyn Device> = failing.clone();
     let opened = open(dynamic);
     let before = device.counters();
@@ -211,7 +233,7 @@ fn run(image: &Image, fault: Option<Fault>, reads: std::ops::Range<u64>, case: &
             // Nothing is acknowledged behind a failed write or flush.
             let later = store.commit(put(5000), Ack::Durable).wait();
             assert!(later.is_err(), "{case}");
-            record.unsure.insert(5000);
+            record.doubt(5000);
         }
         let done = device.counters() - before;
         (cost.writes, cost.flushes, cost.reads) =

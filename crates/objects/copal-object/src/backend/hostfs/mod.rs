@@ -13,6 +13,8 @@
 //! Not here: the journal and recovery, which are independent of the backend.
 
 mod directory;
+#[cfg(test)]
+pub(crate) mod faulty_directory;
 mod files;
 mod numbers;
 mod placement;
