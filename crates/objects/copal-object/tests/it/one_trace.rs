@@ -8,7 +8,7 @@ use bytes::Bytes;
 use copal_device::{Device, IoClass, MemoryDevice};
 use copal_object::*;
 use copal_testkit::Random;
-use std::{fmt::Write as _, sync::Arc};
+use std::{fmt::Write as _, ops::ControlFlow, sync::Arc};
 
 const PAGES: [u32; 3] = [4096, 8192, 16_384];
 
@@ -93,7 +93,7 @@ impl TraceCall<'_> {
     fn op(&mut self) -> Op {
         let id = self.id();
         let check = [ReadCheck::Pages, ReadCheck::Caller][self.random.below(2) as usize];
-        match self.random.below(14) {
+        match self.random.below(15) {
             0 => Op::Create { id, opts: stream() },
             1 | 2 => Op::Create { id, opts: plain(check) },
             3..=5 => Op::Append { id, at: self.end(id), data: self.bytes() },
@@ -107,16 +107,22 @@ impl TraceCall<'_> {
             10 if self.random.one_in(3) => Op::Seal { id },
             11 => Op::Clone { from: id, to: self.id() },
             12 => Op::TrimStream { id, upto: FramePos(self.random.below(12)) },
+            13 => Op::TruncateStream { id, from: FramePos(self.random.below(12)) },
             _ if self.random.one_in(2) => Op::Delete { id },
             _ => Op::Append { id, at: self.end(id), data: Bytes::new() },
         }
     }
 
-    fn commit(&mut self) {
+    fn txn(&mut self) -> Txn {
         let mut txn = Txn::new();
         for _ in 0..self.random.below(4) {
             txn = txn.op(self.op());
         }
+        txn
+    }
+
+    fn commit(&mut self) {
+        let mut txn = self.txn();
         if self.random.one_in(8) {
             let (stream, frame) = (self.id(), FramePos(self.random.below(12)));
             txn = txn.after(stream, frame);
@@ -124,6 +130,23 @@ impl TraceCall<'_> {
         let ack = [Ack::Ordered, Ack::Written, Ack::Durable][self.random.below(3) as usize];
         let result = self.store.commit(txn, ack).wait();
         self.answers.push(answer(&result));
+    }
+
+    /// Two commits spend one reservation, which may be too small for both or for none.
+    fn spend(&mut self) {
+        let bytes = [0, 5000, 1 << 20][self.random.below(3) as usize];
+        let reserved = self.store.reserve(bytes);
+        self.answers.push(format!("reserved {}", answer(&reserved)));
+        let Ok(reservation) = reserved else { return };
+        assert!(reservation.bytes() >= bytes, "whole pages are reserved");
+        for _ in 0..2 {
+            let before_bytes = reservation.bytes();
+            let txn = self.txn().spend(&reservation);
+            let result = self.store.commit(txn, Ack::Ordered).wait();
+            let after_bytes = reservation.bytes();
+            assert!(after_bytes <= before_bytes && (result.is_ok() || after_bytes == before_bytes));
+            self.answers.push(format!("spent {}", answer(&result)));
+        }
     }
 
     fn publish(&mut self) {
@@ -152,6 +175,25 @@ impl TraceCall<'_> {
         let result = self.store.read(id, from..to, IoClass::Foreground).wait();
         let told = result.map(|bytes| (bytes.len(), copal_codec::crc32c(0, &bytes)));
         self.answers.push(format!("read {id:?} {:?}", told.map_err(|error| kind(&error))));
+    }
+
+    /// Ranges that overlap, are empty or reversed, pass the end, or are of streams and of no object.
+    fn read_many(&mut self) {
+        let range = |call: &mut Self| {
+            let id = call.id();
+            (id, call.random.below(220_000)..call.random.below(300_000))
+        };
+        let count = 1 + self.random.below(12);
+        let reads: Vec<_> = (0..count).map(|_| range(self)).collect();
+        let budget_bytes = [4096, 1 << 20][self.random.below(2) as usize];
+        let mut told = vec![None; reads.len()];
+        self.store.read_many(&reads, budget_bytes, IoClass::Foreground, &mut |index, found| {
+            let found = found.map(|bytes| (bytes.len(), copal_codec::crc32c(0, &bytes)));
+            let before = told[index].replace(format!("{:?}", found.map_err(|error| kind(&error))));
+            assert_eq!(before, None, "range {index} is answered once");
+            ControlFlow::Continue(())
+        });
+        self.answers.push(format!("ranges {reads:?} {told:?}"));
     }
 
     fn frames(&mut self) {
@@ -190,7 +232,7 @@ fn answers(layout: TraceLayout, page_bytes: u32, seed: u64) -> Vec<String> {
     let mut random = Random::new(seed);
     let mut answers = Vec::new();
     for _ in 0..400 {
-        let choice = random.below(20);
+        let choice = random.below(24);
         let mut call = TraceCall { store: &store, random: &mut random, answers: &mut answers };
         match choice {
             0..=8 => call.commit(),
@@ -199,6 +241,8 @@ fn answers(layout: TraceLayout, page_bytes: u32, seed: u64) -> Vec<String> {
             13..=15 => call.read(),
             16 | 17 => call.frames(),
             18 => call.list(),
+            19 | 20 => call.read_many(),
+            21 | 22 => call.spend(),
             _ => {
                 if random.one_in(2) {
                     answers.push(answer(&store.close()));
@@ -231,7 +275,18 @@ fn every_backend_and_page_size_gives_the_same_answers() {
         }
         kinds.extend(wanted.iter().map(|told| told.split(['(', ' ', '{']).next().unwrap_or("").to_owned()));
     }
-    for kind in ["done", "Exists", "NotFound", "WrongKind", "WrongLength", "UnknownDependency", "Fenced"] {
+    for kind in [
+        "done",
+        "reserved",
+        "spent",
+        "ranges",
+        "Exists",
+        "NotFound",
+        "WrongKind",
+        "WrongLength",
+        "UnknownDependency",
+        "Fenced",
+    ] {
         assert!(kinds.contains(kind), "no call was answered with {kind}: {kinds:?}");
     }
 }
