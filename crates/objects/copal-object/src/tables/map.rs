@@ -141,6 +141,11 @@ impl ExtentMap {
             }
         }
         let sums_at = self.sums.len() as u32;
+        if self.extents.capacity() == 0 {
+            // Most objects have one extent; a vector that grows by itself begins with room for four.
+            self.extents.reserve_exact(1);
+            self.sums.reserve_exact(sums.len());
+        }
         self.sums.extend_from_slice(sums);
         self.extents.insert(index, PackedExtent::new(at, run, sums_at));
     }
