@@ -42,6 +42,7 @@ impl From<NodeError> for Failure {
                 failure.more.found = Some(found);
                 failure
             }
+            NodeError::Occupied { path, at, found } => occupied(&path, &at, found),
             NodeError::BlockDevice { path } => Failure::usage(format!(
                 "{} is a block device; --backend hostfs takes a directory",
                 path.display()
@@ -69,6 +70,19 @@ impl From<NodeError> for Failure {
             other => Failure::plain("open", other.to_string()),
         }
     }
+}
+
+/// A new store at a place that can be no directory.
+fn occupied(path: &Path, at: &Path, found: &str) -> Failure {
+    let name = path.display();
+    let reason = match at == path {
+        true if found == "a regular file" => format!("{name} exists and is {found}, perhaps with data"),
+        true => format!("{name} is {found}"),
+        false => format!("{name} cannot be made, since {} is {found}", at.display()),
+    };
+    Failure::usage(format!(
+        "{reason}; a store is made in a directory or on a block device: give another path, nothing was changed"
+    ))
 }
 
 fn not_found(directory: &Path, found: MissingStore) -> Failure {

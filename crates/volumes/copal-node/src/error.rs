@@ -89,6 +89,16 @@ pub enum NodeError {
         /// The block device.
         path: PathBuf,
     },
+    /// No store can be made at the place: it is neither a directory nor a block device.
+    #[error("{} is {found}; a store is made in a directory or on a block device", .path.display())]
+    Occupied {
+        /// The named place.
+        path: PathBuf,
+        /// The part of it that is no directory; equal to `path`, or above it.
+        at: PathBuf,
+        /// Its kind, with an article.
+        found: &'static str,
+    },
     /// Too few bytes for a store.
     #[error("{bytes} bytes are too few for a store of the backend {}, it takes {least}", .backend.name())]
     TooSmall {

@@ -14,6 +14,7 @@ use crate::{
 use copal_device::FileOptions;
 use copal_object::{DiscardMode, OpenOptions, RecoveryReport, Store, StoreDump};
 use std::{
+    fs::FileType,
     io::ErrorKind,
     os::unix::fs::{FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
@@ -98,16 +99,49 @@ pub(crate) fn is_block_device(path: &Path) -> bool {
     path.metadata().is_ok_and(|meta| meta.file_type().is_block_device())
 }
 
-/// Refuses a directory that already holds a store. Data on a block device is detected when a store is made on
-/// it.
+/// Refuses a directory that already holds a store, and a place that is neither a directory nor a block device. Data on
+/// a block device is detected when a store is made on it.
 /// # Errors
-/// `Taken`.
+/// `Taken`, `Occupied`.
 pub fn refuse_taken(directory: &Path) -> Result<(), NodeError> {
     let mut names = [STORE_FILE, STORE_FILES].iter();
     if names.any(|name| directory.join(name).symlink_metadata().is_ok()) {
         return Err(NodeError::Taken { directory: directory.to_owned() });
     }
+    refuse_occupied(directory)
+}
+
+/// Refuses a place where no directory can be made, since it or a part of its path is something else.
+fn refuse_occupied(named: &Path) -> Result<(), NodeError> {
+    let occupied =
+        |at: &Path, found| Err(NodeError::Occupied { path: named.to_owned(), at: at.to_owned(), found });
+    for at in named.ancestors() {
+        match at.metadata() {
+            Ok(meta) if meta.is_dir() || (at == named && meta.file_type().is_block_device()) => return Ok(()),
+            Ok(meta) => return occupied(at, kind_of(meta.file_type())),
+            Err(error) if leads_nowhere(at, &error) => return occupied(at, "a link that leads nowhere"),
+            // Missing, or below something that is no directory.
+            Err(_) => {}
+        }
+    }
     Ok(())
+}
+
+/// Whether an error of a look at `path` is that of a link without a target, or of links in a circle.
+fn leads_nowhere(path: &Path, error: &std::io::Error) -> bool {
+    let is_broken = error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(libc::ELOOP);
+    is_broken && path.symlink_metadata().is_ok_and(|meta| meta.is_symlink())
+}
+
+fn kind_of(kind: FileType) -> &'static str {
+    match kind {
+        kind if kind.is_file() => "a regular file",
+        kind if kind.is_fifo() => "a pipe",
+        kind if kind.is_socket() => "a socket",
+        kind if kind.is_char_device() => "a character device",
+        kind if kind.is_block_device() => "a block device",
+        _ => "no directory",
+    }
 }
 
 impl StoreLocation {
@@ -294,6 +328,7 @@ fn refuse_missing(directory: &Path, path: &Path) -> Result<(), NodeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::{CWD, Mode};
 
     #[test]
     fn contents_of_the_place_are_distinguished() {
@@ -311,5 +346,39 @@ mod tests {
         assert_eq!(found(&taken), MissingStore::Directory);
         assert!(matches!(refuse_taken(&taken), Err(NodeError::Taken { .. })));
         assert!(refuse_taken(scratch.path()).is_ok());
+    }
+
+    /// Symptom: a store at the name of a file was refused only when its directory was made, with "File exists".
+    /// Cause: only names within the place were looked for. Fix: the place and the path above it are looked at.
+    #[test]
+    fn a_place_that_can_be_no_directory_is_refused_with_its_kind() {
+        let scratch = tempfile::tempdir().unwrap();
+        let at = |name: &str| scratch.path().join(name);
+        std::fs::write(at("file"), b"data").unwrap();
+        rustix::fs::mknodat(CWD, at("pipe"), rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap();
+        std::os::unix::fs::symlink(at("none"), at("dangling")).unwrap();
+        std::os::unix::fs::symlink(at("circle"), at("circle")).unwrap();
+        std::os::unix::fs::symlink(at("file"), at("link")).unwrap();
+        std::os::unix::fs::symlink(scratch.path(), at("directory")).unwrap();
+        for (named, part, kind) in [
+            (at("file"), at("file"), "a regular file"),
+            (at("link"), at("link"), "a regular file"),
+            (at("file/x/y"), at("file"), "a regular file"),
+            (at("pipe"), at("pipe"), "a pipe"),
+            (at("dangling"), at("dangling"), "a link that leads nowhere"),
+            (at("dangling/x"), at("dangling"), "a link that leads nowhere"),
+            (at("circle"), at("circle"), "a link that leads nowhere"),
+            ("/dev/null".into(), "/dev/null".into(), "a character device"),
+        ] {
+            match refuse_taken(&named) {
+                Err(NodeError::Occupied { path, at, found }) => {
+                    assert_eq!((path, at, found), (named, part, kind))
+                }
+                other => panic!("{}: {other:?}", named.display()),
+            }
+        }
+        for named in [at("new"), at("new/below"), at("directory"), at("directory/new"), "new".into()] {
+            assert!(refuse_taken(&named).is_ok(), "{}", named.display());
+        }
     }
 }

@@ -88,7 +88,7 @@ impl UnfinishedStore {
     /// Makes an empty store on a block device or in a directory; creates the directory if missing. Blocks on
     /// the device.
     /// # Errors
-    /// `TooSmall`, `Taken`, `InTheMaking`, `NotEmpty`, `BlockDevice`, `System`, `Objects`.
+    /// `TooSmall`, `Taken`, `Occupied`, `InTheMaking`, `NotEmpty`, `BlockDevice`, `System`, `Objects`.
     pub fn start(named: &Path, options: &StoreOptions, new: &NewStore) -> Result<UnfinishedStore, NodeError> {
         if is_block_device(named) {
             return start_on_device(named, options, new);
@@ -97,6 +97,7 @@ impl UnfinishedStore {
         if new.backend != BackendKind::Hostfs {
             new.check_size(size)?;
         }
+        refuse_taken(named)?;
         let directory = StoreDirectory::take(named)?;
         // The previous holder of the directory may have made a store since the first check.
         refuse_taken(named)?;

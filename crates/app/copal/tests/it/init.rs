@@ -5,8 +5,10 @@ use crate::{
     harness::{House, PASSWORD, Run, id},
 };
 use std::{
+    collections::BTreeSet,
     fs::File,
     io::Write,
+    os::unix::fs::symlink,
     process::{Command, Stdio},
 };
 
@@ -39,6 +41,42 @@ fn a_late_init_leaves_the_repository_of_another_alone() {
         assert_restored(&house.restore(&snapshot, "out"), &disk.bytes);
         assert_eq!(std::fs::read_dir(house.repository()).unwrap().count(), 1);
     }
+}
+
+/// Symptom: `init --repo FILE --backend auto` measured the disk for half a minute, and only then said that it cannot
+/// create the file, with exit code 1. For `/dev/null` it advised to use --allow-volatile.
+/// Cause: only a store in the named directory was looked for beforehand, not that it can be a directory.
+/// Fix: a place that can be none is refused first, with exit code 2 and its kind.
+#[test]
+fn a_place_that_can_be_no_directory_is_refused_before_anything_is_done() {
+    let house = House::empty();
+    std::fs::write(house.path("file"), b"data").unwrap();
+    assert!(Command::new("mkfifo").arg(house.path("pipe")).status().unwrap().success());
+    symlink(house.path("none"), house.path("dangling")).unwrap();
+    symlink(house.path("circle"), house.path("circle")).unwrap();
+    let names = || {
+        let entries = std::fs::read_dir(house.path("")).unwrap();
+        entries.map(|entry| entry.unwrap().file_name()).collect::<BTreeSet<_>>()
+    };
+    let before = names();
+    for (place, part) in [
+        (house.word("file"), "exists and is a regular file"),
+        (house.word("pipe"), "is a pipe"),
+        (house.word("dangling"), "is a link that leads nowhere"),
+        (house.word("circle"), "is a link that leads nowhere"),
+        ("/dev/null".to_owned(), "is a character device"),
+        (house.word("file/below"), "file is a regular file"),
+    ] {
+        for backend in ["auto", "cow", "log", "hostfs"] {
+            let run = house.run(["init", "--repo", &place, "--backend", backend]);
+            assert_eq!(run.code, Some(2), "{place} {backend}: {run:?}");
+            let sentence = run.sentence();
+            assert!(sentence.contains(part) && sentence.contains("give another path"), "{sentence}");
+            assert!(!sentence.contains("os error"), "{sentence}");
+        }
+    }
+    assert_eq!(names(), before);
+    assert_eq!(std::fs::read(house.path("file")).unwrap(), b"data");
 }
 
 /// Symptom: of two concurrent `init`, each removed the files of the other.

@@ -90,7 +90,7 @@ impl ProbePlace {
     /// The place for a probe before a store is made at `named`: an empty block device or one that may be
     /// overwritten, the directory, or the nearest one above it. Blocks on the device.
     /// # Errors
-    /// `Taken`, `NotEmpty`, `TooShort`, `Objects` (`Open`).
+    /// `Taken`, `Occupied`, `NotEmpty`, `TooShort`, `Objects` (`Open`).
     pub fn of_new_store(
         named: &Path,
         options: &StoreOptions,
