@@ -52,6 +52,13 @@ pub(super) fn run_probe(
 ) -> Outcome<DeviceProfile> {
     let is_ended = cancel.clone();
     let shown = !output.is_json() && !output.is_quiet();
+    let interrupted = match place.overwrites() {
+        None => "interrupted; the probe left nothing behind, run the command again".to_owned(),
+        Some(device) => format!(
+            "interrupted; the probe has overwritten parts of {}: run the command again with --force",
+            device.display()
+        ),
+    };
     let profile = place.probe(Box::new(move || is_ended.is_cancelled()), &mut |at| {
         let (name, number) = (at.step.name(), at.number + 1);
         output.message("status", json!({ "stage": "probe", "step": name, "number": number, "of": at.of }));
@@ -60,11 +67,7 @@ pub(super) fn run_probe(
         }
     });
     profile.map_err(|error| match error {
-        ProbeError::Interrupted => Failure::new(
-            exit::INTERRUPTED,
-            "cancelled",
-            "interrupted; the probe left nothing behind, run the command again",
-        ),
+        ProbeError::Interrupted => Failure::new(exit::INTERRUPTED, "cancelled", interrupted),
         error => Failure::plain("probe", format!("the probe failed: {error}")),
     })
 }

@@ -125,6 +125,34 @@ fn a_probe_overwrites_a_block_device_only_when_told() {
     assert_eq!(summary["kind"], "block", "{summary}");
 }
 
+/// Symptom: an interrupted probe of a block device said that it left nothing behind; the same `init --backend auto`
+/// then found data there.
+/// Cause: the sentence was that of a probe in a file of its own. Fix: a probe that overwrites a device says so, and that
+/// the next command takes --force.
+#[test]
+fn an_interrupted_probe_of_a_device_says_that_it_has_overwritten_parts_of_it() {
+    let scratch = House::empty();
+    let Some(device) = LoopDevice::attach(&scratch.path("disk"), 96 * MIB) else { return };
+    let house = House::elsewhere(&device.path).without_ring();
+    for words in [&["init", "--backend", "auto"][..], &["device", "probe", device.word(), "--force"]] {
+        let mut running = Running::start(&house, words);
+        while running.wait_for("status")["number"] != 3 {}
+        running.signal(Signal::INT);
+        let run = running.end();
+        assert_eq!(run.code, Some(130), "{run:?}");
+        let sentence = run.sentence();
+        assert!(sentence.contains(device.word()) && sentence.contains("has overwritten"), "{sentence}");
+        assert!(
+            sentence.contains("again with --force") && !sentence.contains("nothing behind"),
+            "{sentence}"
+        );
+    }
+    let refused = house.run(["init", "--backend", "auto"]);
+    assert_eq!(refused.code, Some(21), "{refused:?}");
+    house.good(["init", "--force"]);
+    house.check();
+}
+
 /// Two programs that keep both processors busy: low confidence, and no failure.
 #[test]
 fn a_busy_machine_lowers_the_confidence() {

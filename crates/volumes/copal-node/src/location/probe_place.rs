@@ -152,6 +152,12 @@ impl ProbePlace {
         }
     }
 
+    /// The block device whose former data the probe overwrites; `None`: it leaves nothing behind.
+    #[must_use]
+    pub fn overwrites(&self) -> Option<&Path> {
+        (self.kind == DeviceKind::Block && self.within.is_none()).then_some(self.path.as_path())
+    }
+
     /// The probe's own bytes.
     fn range(&self) -> Range<u64> {
         let Some(within) = &self.within else { return 0..self.device.geometry().size };
