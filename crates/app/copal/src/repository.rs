@@ -4,7 +4,7 @@
 //! medium.
 
 use crate::{
-    arguments::{BackendArgs, CommonArgs, InitArgs},
+    arguments::{BackendArgs, BackendWord, CommonArgs, InitArgs},
     cache, cluster,
     failure::{Failure, Outcome, exit},
     password,
@@ -12,7 +12,9 @@ use crate::{
 };
 use copal_backup::{IndexHome, InitOptions, KeptKey, Layout, Repository, Unlock};
 use copal_client::{ClusterStore, LeaseError};
-use copal_node::{Access, MemoryShares, NewStore, Patience, Stack, UnfinishedStore, refuse_taken};
+use copal_node::{
+    Access, MemoryShares, NewStore, Patience, Stack, StoreLocation, UnfinishedStore, refuse_taken,
+};
 use copal_object::{ShrinkReport, StoreError};
 use copal_volume::VolumeStore;
 use std::{
@@ -169,6 +171,7 @@ pub(crate) fn init(
         return init_in_cluster(common, init, (chunking, layout), &place, patience);
     }
     refuse_taken(named)?;
+    refuse_size(named, init)?;
     let unlock = password::for_init(common)?;
     let options = common.store_options();
     let unfinished = UnfinishedStore::start(named, &options, &plan(named)?)?;
@@ -183,6 +186,27 @@ pub(crate) fn init(
     let repository = Repository::init(shared, IndexHome::Kv(stack.kv().clone()), &options)?;
     unfinished.finish()?;
     OpenRepository::of(stack, repository, common)
+}
+
+/// Refuses a size that would be ignored: only a store file has a size to begin with.
+fn refuse_size(named: &Path, init: &InitArgs) -> Outcome<()> {
+    if init.size.is_none() {
+        return Ok(());
+    }
+    if matches!(StoreLocation::find(named), Ok(StoreLocation::Device(_))) {
+        return Err(Failure::usage(format!(
+            "--size is for a store in a file, and a store takes all of the block device {}; leave --size out, nothing was \
+             written",
+            named.display()
+        )));
+    }
+    if init.backend.backend == Some(BackendWord::Hostfs) {
+        return Err(Failure::usage(
+            "--size preallocates a file, and --backend hostfs preallocates none; leave it out, or limit the store with \
+             --store-limit",
+        ));
+    }
+    Ok(())
 }
 
 fn init_in_cluster(

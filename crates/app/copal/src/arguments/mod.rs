@@ -25,7 +25,7 @@ pub(crate) use agent::{
     AgentArgs, AgentCommand, JobCommand, JobOptions, JobRun, JobStatus, PdsCleanup, PdsCommand, PdsPrune,
     SchemeWord,
 };
-pub(crate) use backend::{BackendArgs, BackendChoice};
+pub(crate) use backend::{BackendArgs, BackendChoice, BackendWord};
 pub(crate) use backup::{BackupArgs, FormatWord, FreezeWord};
 pub(crate) use bitmap::{BitmapCommand, BitmapLs, BitmapRm};
 pub(crate) use client::ClientCommand;

@@ -29,7 +29,8 @@ Examples:
   copal init --repo copal://127.0.0.1:7400/vms   (in a cluster, see `copal master --help`)
   copal init --repo /backup/copal                (asks for the password)")]
 pub(crate) struct InitArgs {
-    /// Bytes to preallocate, at least 64MiB (the default), for the backend log 256MiB; a full store file grows
+    /// Bytes to preallocate for a store file, at least 64MiB (the default), for the backend log 256MiB; a full store
+    /// file grows
     #[arg(long, value_name = "SIZE", value_parser = human::parse_bytes)]
     pub(crate) size: Option<u64>,
     /// How disks are cut into chunks, fixed for the life of the repository

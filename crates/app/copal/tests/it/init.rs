@@ -3,6 +3,7 @@
 use crate::{
     disks::{Disk, MIB, assert_restored},
     harness::{House, PASSWORD, Run, id},
+    loop_device::LoopDevice,
 };
 use std::{
     collections::BTreeSet,
@@ -77,6 +78,27 @@ fn a_place_that_can_be_no_directory_is_refused_before_anything_is_done() {
     }
     assert_eq!(names(), before);
     assert_eq!(std::fs::read(house.path("file")).unwrap(), b"data");
+}
+
+/// Symptom: `init --size 1GiB` on a block device and with --backend hostfs succeeded, and nothing had that size.
+/// Cause: only a store file has a size to begin with, and the option was ignored elsewhere.
+/// Fix: there it is refused, and the sentence names the limit that a store of files can have.
+#[test]
+fn a_size_is_refused_where_no_file_takes_it() {
+    let house = House::without_password();
+    let run = house.run(["init", "--backend", "hostfs", "--size", "1GiB"]);
+    assert_eq!(run.code, Some(2), "{run:?}");
+    assert!(run.sentence().contains("--store-limit"), "{run:?}");
+    assert!(!house.repository().exists());
+    house.good(["--store-limit", "1GiB", "init", "--backend", "hostfs"]);
+    let Some(device) = LoopDevice::attach(&house.path("disk"), 96 * MIB) else { return };
+    let house = House::elsewhere(&device.path).without_ring();
+    for backend in ["cow", "auto"] {
+        let run = house.run(["init", "--size", "64MiB", "--backend", backend]);
+        assert_eq!(run.code, Some(2), "{run:?}");
+        assert!(run.sentence().contains("all of the block device"), "{run:?}");
+    }
+    house.good(["init"]);
 }
 
 /// Symptom: of two concurrent `init`, each removed the files of the other.
