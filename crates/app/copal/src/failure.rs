@@ -98,6 +98,15 @@ impl Failure {
         Failure::new(exit::USAGE, "usage", sentence)
     }
 
+    /// A signal ended the wait for the content of a file.
+    pub(crate) fn interrupted_read(file: &Path) -> Failure {
+        let sentence = format!(
+            "interrupted while {} was read; nothing was changed, run the command again",
+            file.display()
+        );
+        Failure::new(exit::INTERRUPTED, "cancelled", sentence)
+    }
+
     /// A failure with exit code 1.
     pub(crate) fn plain(code: &'static str, sentence: impl Into<String>) -> Failure {
         Failure::new(exit::FAILURE, code, sentence)

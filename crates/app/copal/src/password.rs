@@ -6,13 +6,14 @@
 use crate::{
     arguments::CommonArgs,
     failure::{Failure, Outcome, exit},
+    signals::text_file,
 };
 use copal_backup::{RoleKey, Unlock};
 use std::{io::IsTerminal, path::Path};
 use zeroize::Zeroizing;
 
 /// Longest password file.
-const FILE_BYTES: u64 = 64 << 10;
+const FILE_BYTES: usize = 64 << 10;
 
 fn failure(sentence: impl Into<String>) -> Failure {
     Failure::new(exit::PASSWORD, "password_needed", sentence)
@@ -100,12 +101,13 @@ fn refuse_empty(password: Zeroizing<String>) -> Outcome<Zeroizing<String>> {
 
 /// The first line of the file.
 fn read_file(path: &Path) -> Outcome<Zeroizing<String>> {
-    let text = read_text(path).map_err(|error| {
+    let text = text_file::read(path, FILE_BYTES).map_err(|error| {
         failure(format!(
             "cannot read the password from {}: {error}; check --password-file or COPAL_PASSWORD_FILE",
             path.display()
         ))
     })?;
+    let text = text.ok_or_else(|| Failure::interrupted_read(path))?;
     Ok(Zeroizing::new(text.lines().next().unwrap_or_default().to_owned()))
 }
 
@@ -115,15 +117,9 @@ fn read_key(path: &Path) -> Outcome<RoleKey> {
         let sentence = format!("cannot read the key from {path}: {reason}; check --key or COPAL_KEY_FILE");
         Failure::new(exit::PASSWORD, "bad_key", sentence)
     };
-    let text = read_text(path).map_err(|error| failed(error.to_string()))?;
+    let text = text_file::read(path, FILE_BYTES).map_err(|error| failed(error.to_string()))?;
+    let text = text.ok_or_else(|| Failure::interrupted_read(path))?;
     RoleKey::parse(&text).map_err(|error| failed(error.to_string()))
-}
-
-fn read_text(path: &Path) -> std::io::Result<Zeroizing<String>> {
-    use std::io::Read;
-    let mut text = Zeroizing::new(String::new());
-    std::fs::File::open(path)?.take(FILE_BYTES).read_to_string(&mut text)?;
-    Ok(text)
 }
 
 fn prompt(question: &str) -> Outcome<Zeroizing<String>> {

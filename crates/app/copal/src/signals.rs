@@ -1,6 +1,8 @@
 //! Handling of Ctrl-C and SIGTERM. The first asks the operation to stop where the store is consistent. A
 //! later one ends the process at once, which the store survives by its own recovery.
 
+pub(crate) mod text_file;
+
 use crate::failure::{Failure, Outcome, exit};
 use copal_backup::CancelFlag;
 use signal_hook::{
@@ -10,7 +12,10 @@ use signal_hook::{
     low_level,
 };
 use std::{
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -21,6 +26,14 @@ const SAME: Duration = Duration::from_millis(500);
 const STACK_BYTES: usize = 64 << 10;
 
 const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
+
+/// Raised by the first signal.
+static CAUGHT: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+/// Whether a signal asked this process to end.
+pub(crate) fn is_caught() -> bool {
+    CAUGHT.get().is_some_and(|raised| raised.load(Ordering::SeqCst))
+}
 
 /// Turns a write beyond the file size limit of this process (ulimit -f) into an error, as on a full disk,
 /// instead of a fatal signal.
@@ -33,7 +46,7 @@ pub(crate) fn outlive_file_limits() {
 /// Catches the signals from now on. The handler of the first raises the flag. So code that fails afterwards,
 /// for example because a pipe's reader got the signal as well, sees the interruption.
 pub(crate) fn catch() -> Outcome<CancelFlag> {
-    let raised = Arc::new(AtomicBool::new(false));
+    let raised = Arc::clone(CAUGHT.get_or_init(Arc::default));
     for signal in SIGNALS {
         flag::register(signal, Arc::clone(&raised)).map_err(uncaught)?;
     }

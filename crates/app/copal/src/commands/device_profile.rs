@@ -4,11 +4,12 @@ use super::{CommandContext, device};
 use crate::{
     arguments::DeviceProfileArgs,
     failure::{Failure, Outcome},
+    signals::text_file,
 };
 use copal_device::probe::{DeviceProfile, PROFILE_BYTES_MAX};
 use copal_node::{Access, StoreLocation};
 use serde_json::json;
-use std::{fs::File, io::Read, path::Path};
+use std::path::Path;
 
 pub(super) fn run(context: &CommandContext<'_>, words: &DeviceProfileArgs) -> Outcome<()> {
     // Read before the store is opened: a mistake changes nothing.
@@ -47,12 +48,10 @@ pub(super) fn run(context: &CommandContext<'_>, words: &DeviceProfileArgs) -> Ou
 /// Reads a profile from a file.
 fn read(file: &Path) -> Outcome<DeviceProfile> {
     let name = file.display();
-    let mut text = String::new();
     // A longer file is refused as too long.
-    let read =
-        File::open(file).and_then(|file| file.take(PROFILE_BYTES_MAX as u64 + 1).read_to_string(&mut text));
-    read.map_err(|error| {
+    let text = text_file::read(file, PROFILE_BYTES_MAX + 1).map_err(|error| {
         Failure::usage(format!("cannot read {name}: {error}; name a file of `copal device probe --out`"))
     })?;
+    let text = text.ok_or_else(|| Failure::interrupted_read(file))?;
     text.parse().map_err(|error| Failure::usage(format!("{name}: {error}")))
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     disks::{Disk, MIB, Random, assert_restored},
-    harness::{House, Running, id, wait_until},
+    harness::{House, Run, Running, id, wait_until},
 };
 use rustix::process::Signal;
 use std::{io::Write, path::Path, process::Command, time::Duration};
@@ -47,6 +47,57 @@ fn a_second_signal_ends_at_once() {
     let run = backup.end();
     assert_eq!(run.code, Some(130), "{run:?}");
     assert!(house.snapshots().is_empty());
+    house.check();
+}
+
+/// Symptom: with a pipe as password file or profile that no process writes to, the first signal had no effect.
+/// Cause: the opening of the pipe blocked, and began again after the handler. Fix: the wait looks for a signal.
+#[test]
+fn a_pipe_without_a_writer_is_waited_for_until_the_first_signal() {
+    let house = House::empty();
+    let plain = House::plain();
+    let pipe = house.word("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let store = plain.repository().to_str().unwrap().to_owned();
+    let commands: [&[&str]; 3] = [
+        &["init", "--password-file", &pipe],
+        &["init", "--backend", "auto", "--password-file", &pipe],
+        &["device", "profile", "--store", &store, "--set", &pipe],
+    ];
+    for words in commands {
+        for signal in [Signal::INT, Signal::TERM] {
+            let running = Running::start(&house, words);
+            wait_until("an opened pipe", || has_open(running.child.id(), &pipe));
+            running.signal(signal);
+            let run = running.end();
+            assert_eq!(run.code, Some(130), "{words:?}: {run:?}");
+            assert!(run.sentence().contains("nothing was changed"), "{run:?}");
+            assert!(!house.repository().exists());
+        }
+    }
+    plain.check();
+}
+
+/// Whether a process has a file open.
+fn has_open(process: u32, file: &str) -> bool {
+    let Ok(open) = std::fs::read_dir(format!("/proc/{process}/fd")) else { return false };
+    open.flatten().any(|entry| std::fs::read_link(entry.path()).is_ok_and(|to| to == Path::new(file)))
+}
+
+/// A password from a pipe, also one that comes late and in parts.
+#[test]
+fn a_pipe_gives_the_password() {
+    let house = House::empty();
+    let script = r#""$@" --password-file <(printf correct; sleep 0.2; printf ' horse\nrest')"#;
+    for words in [&["init", "--size", "64MiB"][..], &["snapshots"]] {
+        let copal = house.command(words);
+        let mut shell = Command::new("bash");
+        shell.args(["-c", script, "bash"]).arg(copal.get_program()).args(copal.get_args());
+        shell.env("COPAL_REPOSITORY", house.repository());
+        let run = Run::of(shell.output().unwrap());
+        assert_eq!(run.code, Some(0), "{run:?}");
+    }
+    std::fs::write(house.path("password"), "correct horse").unwrap();
     house.check();
 }
 
