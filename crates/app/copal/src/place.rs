@@ -102,6 +102,18 @@ fn unknown_scheme(named: &str, scheme: &str) -> Failure {
     ))
 }
 
+/// Refuses an address where only a path of this machine serves.
+pub(crate) fn refuse_address(named: &Path) -> Outcome<()> {
+    let text = named.to_string_lossy();
+    match text.starts_with(SCHEME) || scheme_of(&text).is_some() {
+        true => Err(Failure::usage(format!(
+            "{text} is an address, and `copal device` needs a path of this machine: give a directory, a file or a block \
+             device; in a cluster, run it where the data server is"
+        ))),
+        false => Ok(()),
+    }
+}
+
 impl RepositoryPlace {
     /// Finds the repository that the options name.
     pub(crate) fn find(common: &CommonArgs) -> Outcome<RepositoryPlace> {

@@ -6,6 +6,7 @@ use crate::{
     failure::{Failure, Outcome, exit},
     human,
     output::{CommandOutput, write_err},
+    place::refuse_address,
     repository::create_private,
 };
 use copal_backup::CancelFlag;
@@ -16,13 +17,17 @@ use copal_device::{
 use copal_node::{NodeError, ProbePlace};
 use copal_object::{StoreError, StoreOpenError};
 use serde_json::{Value, json};
-use std::{io::Write, path::Path};
+use std::{
+    io::{ErrorKind, Write},
+    path::Path,
+};
 
 pub(super) fn probe(context: &CommandContext<'_>, words: &DeviceProbeArgs) -> Outcome<()> {
+    refuse_address(&words.path)?;
     let options = context.arguments.common.store_options();
     let place =
         ProbePlace::find(&words.path, &options, words.force).map_err(|error| refusal(&words.path, error))?;
-    let create = |file| create_private(file).map(|to| (file, to)).map_err(cannot_write(file));
+    let create = |file| create_private(file).map(|to| (file, to)).map_err(cannot_create(file));
     let out = words.out.as_deref().map(create).transpose()?;
     let profile = run_probe(context.output, &context.cancel, place);
     let profile = match (profile, out) {
@@ -109,6 +114,17 @@ fn refusal(path: &Path, error: NodeError) -> Failure {
         _ => return error.into(),
     };
     Failure::usage(sentence)
+}
+
+/// An existing name is a mistake of the command line.
+fn cannot_create(file: &Path) -> impl Fn(std::io::Error) -> Failure {
+    move |error| match error.kind() {
+        ErrorKind::AlreadyExists => Failure::usage(format!(
+            "{} exists and is not replaced; give --out a new file, nothing was probed",
+            file.display()
+        )),
+        _ => cannot_write(file)(error),
+    }
 }
 
 fn cannot_write(file: &Path) -> impl Fn(std::io::Error) -> Failure {

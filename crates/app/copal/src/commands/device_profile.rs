@@ -1,23 +1,20 @@
 //! `copal device profile`: the profile that a store holds.
 
-use super::{CommandContext, device};
+use super::{CommandContext, device, inspect};
 use crate::{
     arguments::DeviceProfileArgs,
     failure::{Failure, Outcome},
     signals::text_file,
 };
 use copal_device::probe::{DeviceProfile, PROFILE_BYTES_MAX};
-use copal_node::{Access, StoreLocation};
+use copal_node::Access;
 use serde_json::json;
 use std::path::Path;
 
 pub(super) fn run(context: &CommandContext<'_>, words: &DeviceProfileArgs) -> Outcome<()> {
     // Read before the store is opened: a mistake changes nothing.
     let wanted = words.set.as_deref().map(read).transpose()?;
-    let location = match StoreLocation::find(&words.store) {
-        Ok(location) => location,
-        Err(_) => super::kv::bare(&words.store)?,
-    };
+    let location = inspect::place(&words.store)?;
     let access = if wanted.is_some() { Access::Write } else { Access::Read };
     let options = context.arguments.common.store_options();
     let (store, _) = location.open(access, &options, &context.patience())?;

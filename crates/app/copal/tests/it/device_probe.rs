@@ -46,8 +46,11 @@ fn a_probe_prints_figures_and_leaves_nothing_behind() {
     let parsed: copal_device::probe::DeviceProfile = profile.parse().unwrap();
     assert_eq!(parsed.reason, summary["reason"].as_str().unwrap());
     // The file of a profile is new.
-    let again = house.run(["device", "probe", &file, "--out", &house.word("profile")]);
-    assert_eq!(again.code, Some(1), "{again:?}");
+    for taken in [house.word("profile"), house.word("disk")] {
+        let again = house.run(["device", "probe", &file, "--out", &taken]);
+        assert_eq!(again.code, Some(2), "{again:?}");
+        assert!(again.sentence().contains("exists"), "{again:?}");
+    }
 }
 
 #[test]
@@ -86,6 +89,7 @@ fn a_probe_refuses_all_that_is_no_file_on_a_disk() {
         (house.word("small"), "1.05 MB"),
         (house.word("read_only"), "read-only"),
         (house.word("pipe"), "a pipe"),
+        ("copal://127.0.0.1:1/vms".to_owned(), "a path of this machine"),
         (house.store().to_str().unwrap().to_owned(), "in use"),
     ] {
         let refused = house.run(["device", "probe", &path]);

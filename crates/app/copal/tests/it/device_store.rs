@@ -2,7 +2,7 @@
 
 use crate::{
     disks::{Disk, MIB},
-    harness::{House, Run, Running},
+    harness::{House, Run, Running, wait_until},
     loop_device::LoopDevice,
 };
 use rustix::process::Signal;
@@ -12,6 +12,7 @@ use std::{
     io::Write,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 const TOOLS: [&str; 4] = ["fsck", "df", "dump", "scrub"];
@@ -190,6 +191,7 @@ fn all_that_is_no_store_gets_exit_code_2_and_a_sentence() {
     std::fs::create_dir(house.path("directory")).unwrap();
     std::fs::write(house.path("text"), vec![b'x'; 200_000]).unwrap();
     File::create(house.path("empty")).unwrap();
+    assert!(Command::new("mkfifo").arg(house.path("pipe")).status().unwrap().success());
     let newer = house.path("newer");
     std::fs::copy(house.store(), &newer).unwrap();
     for at in [0, 1 << 20, 32 << 20, 48 << 20] {
@@ -212,15 +214,21 @@ fn all_that_is_no_store_gets_exit_code_2_and_a_sentence() {
         ("/dev/null".to_owned(), "open", "a character device"),
         (house.word("text"), "not_a_store", "is not a Copal store"),
         (house.word("empty"), "not_a_store", "is not a Copal store"),
+        (house.word("pipe"), "open", "is a pipe"),
+        // Symptom: for an address they said that there is no store at it. Cause: it was taken for a path.
+        ("copal://127.0.0.1:1/vms".to_owned(), "usage", "needs a path of this machine"),
+        ("s3://bucket/vms".to_owned(), "usage", "needs a path of this machine"),
         (newer.to_str().unwrap().to_owned(), "version", "use a newer copal"),
         (house.repository().to_str().unwrap().to_owned(), "busy", "another process is using"),
     ] {
-        for name in TOOLS {
-            let refused = tool(&house, [name, &path]);
-            assert_eq!(refused.code, Some(2), "{name} {path}: {refused:?}");
+        for words in [&["fsck"][..], &["df"], &["dump"], &["scrub"], &["profile", "--store"]] {
+            let refused = tool(&house, words.iter().copied().chain([&*path]));
+            // A profile belongs to a store: the exit codes are those of commands on a repository.
+            let is_usual = words[0] == "profile" && matches!(refused.code, Some(1 | 10 | 11));
+            assert!(is_usual || refused.code == Some(2), "{words:?} {path}: {refused:?}");
             let last = refused.lines().pop().unwrap();
-            assert_eq!(last["code"], code, "{name} {path}: {refused:?}");
-            assert!(refused.sentence().contains(part), "{name} {path}: {refused:?}");
+            assert_eq!(last["code"], code, "{words:?} {path}: {refused:?}");
+            assert!(refused.sentence().contains(part), "{words:?} {path}: {refused:?}");
         }
     }
     running.child.kill().unwrap();
@@ -245,6 +253,19 @@ fn a_truncated_store_is_damaged_and_its_structures_are_shown() {
     let lines = tool(&house, ["dump", &path]).lines();
     let copies = of_type(&lines, "item").into_iter().filter(|item| item["kind"] == "superblock");
     assert_eq!(copies.filter(|copy| copy.get("damage").is_none()).count(), 2);
+}
+
+#[test]
+fn a_scrub_that_is_interrupted_in_the_tables_names_no_bytes() {
+    // Symptom: `interrupted at 0 B of 0 B`. Cause: how much data there is comes from the tables, which are read first.
+    // Fix: before that, the sentence has no numbers.
+    let (house, path) = with_backup(House::plain());
+    let running = Running::start(&house, ["device", "scrub", &path, "--bytes-per-second", "1"]);
+    wait_until("an open store", || running.has_open(&house.store()));
+    running.signal(Signal::INT);
+    let run = running.end();
+    assert_eq!(run.code, Some(130), "{run:?}");
+    assert!(run.sentence().contains("before data was read"), "{run:?}");
 }
 
 #[test]

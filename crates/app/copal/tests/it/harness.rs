@@ -275,6 +275,13 @@ impl Running {
         }
     }
 
+    /// Whether the command has a file open.
+    pub(crate) fn has_open(&self, file: &Path) -> bool {
+        let file = file.canonicalize().unwrap();
+        let Ok(open) = std::fs::read_dir(format!("/proc/{}/fd", self.child.id())) else { return false };
+        open.flatten().any(|entry| std::fs::read_link(entry.path()).is_ok_and(|to| to == file))
+    }
+
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).unwrap();

@@ -67,7 +67,7 @@ fn a_pipe_without_a_writer_is_waited_for_until_the_first_signal() {
     for words in commands {
         for signal in [Signal::INT, Signal::TERM] {
             let running = Running::start(&house, words);
-            wait_until("an opened pipe", || has_open(running.child.id(), &pipe));
+            wait_until("an opened pipe", || running.has_open(pipe.as_ref()));
             running.signal(signal);
             let run = running.end();
             assert_eq!(run.code, Some(130), "{words:?}: {run:?}");
@@ -76,12 +76,6 @@ fn a_pipe_without_a_writer_is_waited_for_until_the_first_signal() {
         }
     }
     plain.check();
-}
-
-/// Whether a process has a file open.
-fn has_open(process: u32, file: &str) -> bool {
-    let Ok(open) = std::fs::read_dir(format!("/proc/{process}/fd")) else { return false };
-    open.flatten().any(|entry| std::fs::read_link(entry.path()).is_ok_and(|to| to == Path::new(file)))
 }
 
 /// A password from a pipe, also one that comes late and in parts.

@@ -12,6 +12,7 @@ use super::{CommandContext, rest};
 use crate::{
     arguments::InspectCommand,
     failure::{Failure, Outcome, exit},
+    place::refuse_address,
     stdout,
 };
 use copal_backup::{Progress, Stage};
@@ -43,7 +44,8 @@ pub(super) fn run(context: &CommandContext<'_>, command: InspectCommand<'_>) -> 
 }
 
 /// The store at `path`: of a repository or a data server, or any other.
-fn place(path: &Path) -> Outcome<StoreLocation> {
+pub(super) fn place(path: &Path) -> Outcome<StoreLocation> {
+    refuse_address(path)?;
     match StoreLocation::find(path) {
         Ok(place) => Ok(place),
         Err(_) => super::kv::bare(path),

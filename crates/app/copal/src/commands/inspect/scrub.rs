@@ -41,8 +41,13 @@ pub(super) fn run(context: &CommandContext<'_>, words: &DeviceScrubArgs) -> Outc
     });
     if !progress.finished {
         let (done, total) = (human::bytes(progress.done_bytes), human::bytes(progress.total_bytes));
-        let sentence =
-            format!("interrupted at {done} of {total}; the next `copal device scrub` goes on from there");
+        let sentence = match progress.total_bytes {
+            // The tables come first, and tell how much data there is.
+            0 => "interrupted before data was read; run the command again".to_owned(),
+            _ => {
+                format!("interrupted at {done} of {total}; the next `copal device scrub` goes on from there")
+            }
+        };
         return Err(Failure::new(exit::INTERRUPTED, "cancelled", sentence));
     }
     context.output.summary(fields, || as_text(place.path(), &progress));
