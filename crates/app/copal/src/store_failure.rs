@@ -9,17 +9,21 @@ use crate::{
 use copal_device::DeviceError;
 use copal_node::{MissingStore, NodeError};
 use copal_object::BackendKind;
-use std::{io::ErrorKind, path::Path};
+use std::{io::ErrorKind, os::unix::fs::FileTypeExt, path::Path};
 
 impl From<NodeError> for Failure {
     fn from(error: NodeError) -> Failure {
         match error {
             NodeError::Taken { .. } => copal_backup::Error::RepositoryExists.into(),
             NodeError::NotFound { directory, found } => not_found(&directory, found),
+            NodeError::ReadOnly { path } if is_block_device(&path) => {
+                Failure::read_only(read_only_device(&path))
+            }
             NodeError::ReadOnly { path } => Failure::read_only(format!(
                 "the store {} is read-only; give it write permission (chmod u+w), nothing was changed",
                 path.display()
             )),
+            NodeError::ReadOnlyDevice { path } => Failure::usage(read_only_device(&path)),
             NodeError::InUse { path } => Failure::busy(&path),
             NodeError::InTheMaking { directory } => Failure::new(
                 exit::BUSY,
@@ -157,6 +161,18 @@ fn name_too_long(path: &Path) -> Failure {
             path.display()
         ),
     )
+}
+
+fn read_only_device(path: &Path) -> String {
+    format!(
+        "{} is a read-only block device; make it writable (`blockdev --setrw`, or attach a loop device without \
+         --read-only), nothing was changed",
+        path.display()
+    )
+}
+
+fn is_block_device(path: &Path) -> bool {
+    path.metadata().is_ok_and(|meta| meta.file_type().is_block_device())
 }
 
 fn read_only_storage(path: &Path) -> Failure {

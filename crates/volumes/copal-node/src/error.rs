@@ -39,6 +39,12 @@ pub enum NodeError {
         /// File, device or directory of the store.
         path: PathBuf,
     },
+    /// The block device takes no writes, and the caller wanted to write.
+    #[error("{} is a read-only block device", .path.display())]
+    ReadOnlyDevice {
+        /// The block device.
+        path: PathBuf,
+    },
     /// Another process makes a store in the directory.
     #[error("another process makes a store in {}; wait for it to end", .directory.display())]
     InTheMaking {

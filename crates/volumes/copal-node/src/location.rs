@@ -144,6 +144,23 @@ fn kind_of(kind: FileType) -> &'static str {
     }
 }
 
+/// Refuses to write a block device that takes no writes. The system opens one for writing all the same, and then refuses
+/// each write for lack of a permission.
+/// # Errors
+/// `ReadOnlyDevice`.
+pub(crate) fn refuse_read_only_device(path: &Path) -> Result<(), NodeError> {
+    if !is_block_device(path) {
+        return Ok(());
+    }
+    let Ok(stat) = rustix::fs::stat(path) else { return Ok(()) };
+    let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+    let text = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/ro"));
+    match text.is_ok_and(|text| text.trim() == "1") {
+        true => Err(NodeError::ReadOnlyDevice { path: path.to_owned() }),
+        false => Ok(()),
+    }
+}
+
 impl StoreLocation {
     /// Finds the store in a directory, or on a block device.
     /// # Errors
@@ -236,10 +253,11 @@ impl StoreLocation {
         opened.map_err(|source| NodeError::Objects { path: path.to_owned(), source })
     }
 
-    /// Refuses to write a file without any write permission, also for root.
+    /// Refuses to write a file without any write permission, also for root, and a block device that takes no writes.
     fn refuse_read_only(&self) -> Result<(), NodeError> {
         let path = self.path();
-        if path.metadata().is_ok_and(|meta| meta.permissions().readonly()) {
+        let has_no_permission = path.metadata().is_ok_and(|meta| meta.permissions().readonly());
+        if has_no_permission || refuse_read_only_device(path).is_err() {
             return Err(NodeError::ReadOnly { path: path.to_owned() });
         }
         Ok(())

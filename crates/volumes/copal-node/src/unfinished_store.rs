@@ -11,7 +11,7 @@ use crate::{
     device_signature,
     error::NodeError,
     location::{Access, OpenedStore, STORE_FILE, STORE_FILES, StoreLocation, StoreOptions},
-    location::{is_block_device, refuse_taken},
+    location::{is_block_device, refuse_read_only_device, refuse_taken},
     patience::Patience,
 };
 use copal_device::{Device, FileOptions, probe::DeviceProfile};
@@ -88,7 +88,7 @@ impl UnfinishedStore {
     /// Makes an empty store on a block device or in a directory; creates the directory if missing. Blocks on
     /// the device.
     /// # Errors
-    /// `TooSmall`, `Taken`, `Occupied`, `InTheMaking`, `NotEmpty`, `BlockDevice`, `System`, `Objects`.
+    /// `TooSmall`, `Taken`, `Occupied`, `InTheMaking`, `NotEmpty`, `BlockDevice`, `ReadOnlyDevice`, `System`, `Objects`.
     pub fn start(named: &Path, options: &StoreOptions, new: &NewStore) -> Result<UnfinishedStore, NodeError> {
         if is_block_device(named) {
             return start_on_device(named, options, new);
@@ -273,6 +273,7 @@ fn start_on_device(
     if new.backend == BackendKind::Hostfs {
         return Err(NodeError::BlockDevice { path: path.to_owned() });
     }
+    refuse_read_only_device(path)?;
     let device = copal_device::open_file(path, &options.of_file())
         .map_err(StoreOpenError::from)
         .map_err(cannot_open(path))?;

@@ -95,7 +95,7 @@ fn refusal(path: &Path, error: NodeError) -> Failure {
             human::bytes(*bytes),
             least >> 20
         ),
-        NodeError::ReadOnly { .. } => {
+        NodeError::ReadOnly { .. } | NodeError::ReadOnlyDevice { .. } => {
             format!("{name} is read-only; name a file that may be written, nothing was changed")
         }
         NodeError::Objects { source: StoreOpenError::Open(error), .. } => match error {

@@ -3,6 +3,7 @@
 use crate::{
     disks::{Disk, MIB, assert_restored},
     harness::{House, Run, id},
+    loop_device::LoopDevice,
 };
 use std::process::Command;
 
@@ -72,4 +73,40 @@ fn a_read_only_file_system_serves_and_does_not_take() {
     std::fs::create_dir(house.repository()).unwrap();
     let run = on_read_only(&house, mounter, &["init"]);
     assert_eq!(run.code, Some(21), "{run:?}");
+}
+
+/// Symptom: on a read-only block device, `init --force` and `device scrub` advised to change permissions; the scrub
+/// also logged an error of the engine.
+/// Cause: the system opens such a device for writing, and refuses each write for lack of a permission.
+/// Fix: whether the device takes writes is read from it before it is opened for writing.
+#[test]
+fn a_read_only_block_device_is_called_so() {
+    let scratch = House::empty();
+    let disk = scratch.path("disk");
+    let Some(device) = LoopDevice::attach(&disk, 96 * MIB) else { return };
+    let house = House::elsewhere(&device.path).without_ring();
+    house.good(["init"]);
+    drop(device);
+    let Some(device) = LoopDevice::attach_read_only(&disk) else { return };
+    let house = House::elsewhere(&device.path).without_ring();
+    let before = std::fs::read(&disk).unwrap();
+    let commands: [(&[&str], i32); 7] = [
+        (&["init"], 2),
+        (&["init", "--force"], 2),
+        (&["init", "--force", "--backend", "auto"], 2),
+        (&["device", "scrub", device.word()], 2),
+        (&["device", "scrub", device.word(), "--bytes-per-second", "0"], 2),
+        (&["device", "probe", device.word(), "--force"], 2),
+        (&["prune"], 21),
+    ];
+    for (words, code) in commands {
+        let run = house.run(words);
+        assert_eq!(run.code, Some(code), "{words:?}: {run:?}");
+        let sentence = run.sentence();
+        assert!(sentence.contains("read-only") && sentence.contains("nothing was changed"), "{sentence}");
+        assert!(!sentence.contains("permission"), "{sentence}");
+    }
+    house.good(["snapshots"]);
+    house.good(["device", "fsck", device.word()]);
+    assert!(std::fs::read(&disk).unwrap() == before);
 }

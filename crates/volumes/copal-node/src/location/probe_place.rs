@@ -12,7 +12,7 @@
 use crate::{
     device_signature,
     error::NodeError,
-    location::{Access, StoreOptions, is_block_device, refuse_taken},
+    location::{Access, StoreOptions, is_block_device, refuse_read_only_device, refuse_taken},
 };
 use copal_device::{
     Device, DeviceOpenError, DiskCommands, FileOptions,
@@ -52,7 +52,7 @@ impl ProbePlace {
     /// The place for a probe of `path`: the block device itself, free space of the store on it, or a file of at most
     /// the same length beside a file. Blocks on the device.
     /// # Errors
-    /// `Objects`: it cannot be opened, is in use, or is neither; its store does not open. `ReadOnly`. `NotProbed`: a
+    /// `Objects`: it cannot be opened, is in use, or is neither; its store does not open. `ReadOnly`, `ReadOnlyDevice`. `NotProbed`: a
     /// block device without a store and without `overwrite`. `TooShort`. `NoFreeRange`.
     pub fn find(path: &Path, options: &StoreOptions, overwrite: bool) -> Result<ProbePlace, NodeError> {
         if is_block_device(path) {
@@ -90,7 +90,7 @@ impl ProbePlace {
     /// The place for a probe before a store is made at `named`: an empty block device or one that may be
     /// overwritten, the directory, or the nearest one above it. Blocks on the device.
     /// # Errors
-    /// `Taken`, `Occupied`, `NotEmpty`, `TooShort`, `Objects` (`Open`).
+    /// `Taken`, `Occupied`, `NotEmpty`, `ReadOnlyDevice`, `TooShort`, `Objects` (`Open`).
     pub fn of_new_store(
         named: &Path,
         options: &StoreOptions,
@@ -112,10 +112,8 @@ impl ProbePlace {
 
     /// The whole of a block device.
     fn of_device(path: &Path, options: &StoreOptions) -> Result<ProbePlace, NodeError> {
+        refuse_read_only_device(path)?;
         let device = copal_device::open_file(path, &options.of_file()).map_err(cannot_open(path))?;
-        if is_read_only(path) {
-            return Err(NodeError::ReadOnly { path: path.to_owned() });
-        }
         let bytes = device.geometry().size;
         if bytes < PROBE_BYTES_MIN {
             return Err(NodeError::TooShort { path: path.to_owned(), bytes, least: PROBE_BYTES_MIN });
@@ -195,14 +193,6 @@ fn close(store: &Store) {
     if let Err(error) = store.close() {
         tracing::warn!(%error, "the probed store was not closed; its next opening recovers it");
     }
-}
-
-/// Whether the system refuses writes to a block device; it opens one for writing all the same.
-fn is_read_only(device: &Path) -> bool {
-    let Ok(stat) = rustix::fs::stat(device) else { return false };
-    let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
-    let text = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/ro"));
-    text.is_ok_and(|text| text.trim() == "1")
 }
 
 fn cannot_open(path: &Path) -> impl Fn(DeviceOpenError) -> NodeError {
