@@ -318,6 +318,99 @@ mod tests {
         assert_eq!(find(&path).unwrap(), None);
     }
 
+    /// Writes each signature at its place and expects its name. Bytes and places come from the formats' own
+    /// descriptions, not from the product's table; the end of the device is that of a file of 300 MiB and 12 KiB.
+    #[test]
+    fn each_known_signature_is_found_at_its_place_and_named() {
+        let size: u64 = 314_585_088;
+        let cases: [(&str, u64, &[u8]); 57] = [
+            ("an encrypted volume (LUKS)", 0, &[0x4c, 0x55, 0x4b, 0x53, 0xba, 0xbe]),
+            (
+                "the second header of an encrypted volume (LUKS2)",
+                16_384,
+                &[0x53, 0x4b, 0x55, 0x4c, 0xba, 0xbe],
+            ),
+            (
+                "the second header of an encrypted volume (LUKS2)",
+                4_194_304,
+                &[0x53, 0x4b, 0x55, 0x4c, 0xba, 0xbe],
+            ),
+            ("a physical volume of LVM", 0, b"LABELONE"),
+            ("a physical volume of LVM", 512, b"LABELONE"),
+            ("a physical volume of LVM", 1_024, b"LABELONE"),
+            ("a physical volume of LVM", 1_536, b"LABELONE"),
+            ("a member of an md RAID", 0, &[0xfc, 0x4e, 0x2b, 0xa9]),
+            ("a member of an md RAID", 4_096, &[0xfc, 0x4e, 0x2b, 0xa9]),
+            ("a member of an md RAID", 314_576_896, &[0xfc, 0x4e, 0x2b, 0xa9]),
+            ("a member of an md RAID", 314_507_264, &[0xfc, 0x4e, 0x2b, 0xa9]),
+            ("a member of an md RAID", 314_507_264, &[0xa9, 0x2b, 0x4e, 0xfc]),
+            ("a member of a RAID (DDF)", 314_584_576, &[0xde, 0x11, 0xde, 0x11]),
+            ("a member of a RAID (DDF)", 314_580_992, &[0xde, 0x11, 0xde, 0x11]),
+            ("a member of a RAID (Intel)", 314_584_064, b"Intel Raid ISM Cfg Sig. 1.3.00"),
+            ("a member of a RAID (Intel)", 314_576_896, b"Intel Raid ISM Cfg Sig. 1.3.00"),
+            ("ext2, ext3 or ext4", 1_080, &[0x53, 0xef]),
+            ("XFS", 0, &[0x58, 0x46, 0x53, 0x42]),
+            ("btrfs", 65_600, b"_BHRfS_M"),
+            ("btrfs", 67_108_928, b"_BHRfS_M"),
+            ("F2FS", 1_024, &[0x10, 0x20, 0xf5, 0xf2]),
+            ("NTFS", 0, b"\xeb\x52\x90NTFS    "),
+            ("exFAT", 0, b"\xeb\x76\x90EXFAT   "),
+            ("FAT", 82, b"FAT32   "),
+            ("FAT", 54, b"FAT16   "),
+            ("FAT", 54, b"FAT12   "),
+            ("APFS", 32, &[0x4e, 0x58, 0x53, 0x42]),
+            ("HFS+", 1_024, &[0x48, 0x2b, 0x00, 0x04]),
+            ("HFS+", 314_584_064, &[0x48, 0x2b, 0x00, 0x04]),
+            ("ISO 9660", 32_768, &[0x01, 0x43, 0x44, 0x30, 0x30, 0x31, 0x01]),
+            ("SquashFS", 0, &[0x68, 0x73, 0x71, 0x73]),
+            ("swap space", 4_086, b"SWAPSPACE2"),
+            ("swap space", 16_374, b"SWAPSPACE2"),
+            ("swap space", 65_526, b"SWAPSPACE2"),
+            ("a suspended system in swap space", 4_086, b"S1SUSPEND"),
+            ("bcache", 4_120, &[198, 133, 115, 246, 78, 26, 69, 202, 130, 101, 245, 127, 72, 186, 109, 129]),
+            ("Ceph BlueStore", 0, b"bluestore block device\n"),
+            ("VDO", 0, b"dmvdo001"),
+            ("Stratis", 516, &[33, 83, 116, 114, 97, 48, 116, 105, 115, 134, 255, 2, 94, 65, 114, 104]),
+            ("Stratis", 4_612, &[33, 83, 116, 114, 97, 48, 116, 105, 115, 134, 255, 2, 94, 65, 114, 104]),
+            ("VMFS", 1_048_576, &[0x0d, 0xd0, 0x01, 0xc0]),
+            ("a partition table (GPT)", 512, b"EFI PART"),
+            ("a partition table (GPT)", 4_096, b"EFI PART"),
+            ("the backup of a partition table (GPT)", 314_584_576, b"EFI PART"),
+            ("the backup of a partition table (GPT)", 314_580_992, b"EFI PART"),
+            ("a qcow2 image", 0, &[0x51, 0x46, 0x49, 0xfb, 0x00, 0x00, 0x00, 0x03]),
+            ("a partition table (MBR)", 510, &[0x55, 0xaa]),
+            // Those behind the table: a magic number of a ZFS label, in both orders of bytes and in all four labels.
+            ("a device of a ZFS pool", 131_072, &[0x0c, 0xb1, 0xba, 0x00, 0, 0, 0, 0]),
+            ("a device of a ZFS pool", 132_096, &[0, 0, 0, 0, 0x00, 0xba, 0xb1, 0x0c]),
+            ("a device of a ZFS pool", 393_216, &[0x0c, 0xb1, 0xba, 0x00, 0, 0, 0, 0]),
+            ("a device of a ZFS pool", 314_179_584, &[0x0c, 0xb1, 0xba, 0x00, 0, 0, 0, 0]),
+            ("a device of a ZFS pool", 314_441_728, &[0x0c, 0xb1, 0xba, 0x00, 0, 0, 0, 0]),
+            // A sector of FAT, NTFS or LUKS may also end like an MBR, whose name is the last.
+            ("NTFS", 3, &mbr_behind(b"NTFS    ", 3)),
+            ("exFAT", 3, &mbr_behind(b"EXFAT   ", 3)),
+            ("FAT", 82, &mbr_behind(b"FAT32   ", 82)),
+            ("an encrypted volume (LUKS)", 0, &mbr_behind(b"LUKS\xba\xbe", 0)),
+            // A protective MBR lies before a GPT.
+            ("a partition table (GPT)", 510, b"\x55\xaaEFI PART"),
+        ];
+        let (_scratch, path) = holding(size, 0, b"");
+        let mut file = File::options().read(true).write(true).open(&path).unwrap();
+        for (name, at, bytes) in cases {
+            file.write_all_at(bytes, at).unwrap();
+            assert_eq!(by_signature(&mut file, size).unwrap(), Some(name), "{bytes:x?} at {at}");
+            file.write_all_at(&vec![0; bytes.len()], at).unwrap();
+            assert_eq!(by_signature(&mut file, size).unwrap(), None, "{name} is gone");
+        }
+    }
+
+    /// A signature at a place in the first sector, up to the mark of an MBR at its end.
+    fn mbr_behind(signature: &[u8], at: usize) -> Vec<u8> {
+        let mut sector = vec![0; 512];
+        sector[at..at + signature.len()].copy_from_slice(signature);
+        sector[510..].copy_from_slice(&[0x55, 0xaa]);
+        sector.split_off(at)
+    }
+
     #[test]
     fn a_small_device_is_read_completely() {
         for at in (0..64 * KIB).step_by(4093) {
