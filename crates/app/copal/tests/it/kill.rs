@@ -1,4 +1,4 @@
-//! `kill -9` at random moments of backup, forget, prune and restore.
+//! `kill -9` at random moments of backup, forget, prune and restore, and at moments all over an `init`.
 //!
 //! After each kill, the store opens, the data is intact, and every published snapshot can be restored. At the
 //! end no space has leaked. `COPAL_KILL_ROUNDS` sets the rounds (default 10), `COPAL_KILL_SEED` the seed,
@@ -7,6 +7,7 @@
 use crate::{
     disks::{Disk, MIB, Random, assert_restored},
     harness::{House, id},
+    loop_device::LoopDevice,
 };
 use std::{
     collections::BTreeMap,
@@ -166,4 +167,94 @@ fn killed_at_random_moments_nothing_published_is_lost() {
     let left = run.house.summary(["stats"])["store"]["live_bytes"].as_u64().unwrap();
     // The catalog keeps records of removed snapshots; the engine's log and tables have sizes of their own.
     assert!(left < empty_bytes + 8 * MIB, "{left} bytes left in use, {empty_bytes} in a new store");
+}
+
+/// Starts an `init` and kills it after a share of the time that a complete one takes; true if it had ended by itself.
+fn kill_init(house: &House, words: &[&str], whole: Duration, (round, rounds): (u64, u64)) -> bool {
+    let mut command = house.command(["init"]);
+    let child = command.args(words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let tenths = 10 * (2 * round + 1) / (2 * rounds) + u64::from(round + 1 == rounds);
+    kill_after(child, whole * tenths as u32 / 10)
+}
+
+/// Checks that a killed `init` has left a repository that works, or a refusal and a place for the next `init`.
+fn assert_usable(house: &House, backend: &str, old: Option<&str>) {
+    let is_device = !house.repository().is_dir();
+    let seen = house.run(["snapshots"]);
+    if seen.code == Some(0) {
+        let snapshots = house.snapshots();
+        assert!(snapshots.is_empty() || snapshots.iter().map(String::as_str).eq(old), "{snapshots:?}");
+        house.check();
+        let again = house.run(["init", "--backend", backend]);
+        assert!(matches!(again.code, Some(1 | 21)), "{again:?}");
+    } else {
+        // No repository, or damage: never another failure.
+        assert!(matches!(seen.code, Some(10 | 20)), "{seen:?}");
+        assert!(!seen.sentence().is_empty(), "{seen:?}");
+        let again = house.run(["init", "--backend", backend]);
+        assert!(again.code == Some(0) || (is_device && again.code == Some(21)), "{seen:?} {again:?}");
+        if again.code == Some(21) {
+            house.good(["init", "--backend", backend, "--force"]);
+        }
+    }
+    Disk::create(&house.path("after.raw"), MIB, 3);
+    let snapshot = id(&house.backup("after", &house.path("after.raw")));
+    house.check();
+    assert!(house.snapshots().contains(&snapshot));
+    // Neither an unfinished store nor a lock is left.
+    assert!(is_device || std::fs::read_dir(house.repository()).unwrap().count() == 1);
+}
+
+/// Measures a complete `init`.
+fn time_of_init(house: &House, words: &[&str]) -> Duration {
+    let began = Instant::now();
+    house.good(["init"].iter().chain(words));
+    began.elapsed()
+}
+
+#[test]
+fn an_init_that_is_killed_in_a_directory_leaves_a_repository_or_none() {
+    let rounds = setting("COPAL_KILL_ROUNDS", 10);
+    for backend in ["cow", "log"] {
+        let house = House::without_password();
+        let words = ["--backend", backend];
+        let whole = time_of_init(&house, &words);
+        std::fs::remove_dir_all(house.repository()).unwrap();
+        let mut ended = 0;
+        for round in 0..rounds {
+            ended += u64::from(kill_init(&house, &words, whole, (round, rounds)));
+            assert_usable(&house, backend, None);
+            std::fs::remove_dir_all(house.repository()).unwrap();
+        }
+        assert!(ended < rounds, "every init ended before it was killed: the test tests nothing");
+    }
+}
+
+#[test]
+fn an_init_that_is_killed_on_a_block_device_leaves_a_repository_or_a_refusal() {
+    let rounds = setting("COPAL_KILL_ROUNDS", 10);
+    let scratch = House::empty();
+    for backend in ["cow", "log"] {
+        let mut ended = 0;
+        let mut whole = Duration::ZERO;
+        for round in 0..=rounds {
+            let Some(device) = LoopDevice::attach(&scratch.path("disk"), 288 * MIB) else { return };
+            let house = House::elsewhere(&device.path).without_ring();
+            let words = ["--backend", backend, "--force"];
+            // Half of the devices are empty; the others hold a repository, which is given up.
+            let mut old = None;
+            if round == 0 || round % 2 == 1 {
+                whole = time_of_init(&house, &words);
+                Disk::create(&house.path("disk.raw"), MIB, round);
+                old = Some(id(&house.backup("old", &house.path("disk.raw"))));
+            }
+            let words = if old.is_some() { &words[..] } else { &words[..2] };
+            let at = (round.saturating_sub(1), rounds);
+            ended += u64::from(kill_init(&house, words, whole, at));
+            assert_usable(&house, backend, old.as_deref());
+            drop(device);
+            std::fs::remove_file(scratch.path("disk")).unwrap();
+        }
+        assert!(ended <= rounds, "every init ended before it was killed: the test tests nothing");
+    }
 }
