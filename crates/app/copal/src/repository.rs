@@ -13,10 +13,11 @@ use crate::{
 use copal_backup::{IndexHome, InitOptions, KeptKey, Layout, Repository, Unlock};
 use copal_client::{ClusterStore, LeaseError};
 use copal_node::{
-    Access, MemoryShares, NewStore, Patience, Stack, StoreLocation, UnfinishedStore, refuse_taken,
+    Access, MemoryShares, NewStore, NodeError, OpenedStore, Patience, Stack, StoreLocation, UnfinishedStore,
+    refuse_taken,
 };
-use copal_object::{ShrinkReport, StoreError};
-use copal_volume::VolumeStore;
+use copal_object::{ObjectId, ShrinkReport, StoreError};
+use copal_volume::{VolumeError, VolumeStore};
 use std::{
     fs::File,
     os::unix::fs::OpenOptionsExt,
@@ -257,10 +258,42 @@ pub(crate) fn open(common: &CommonArgs, access: Access, patience: &Patience) -> 
     };
     let opened = location.open(access, &common.store_options(), patience)?;
     let engine_bytes = MemoryShares::of(common.memory_bytes())?.engine;
-    let stack = Stack::open(location.path(), opened, access, engine_bytes)?;
+    let stack = open_stack(&location, opened, access, engine_bytes)?;
     let shared: Arc<dyn VolumeStore> = stack.volumes().clone();
     let repository = open_on(common, shared, IndexHome::Kv(stack.kv().clone()))?;
     OpenRepository::of(stack, repository, common)
+}
+
+/// Opens the layers of a local repository. On a block device, an `init` that was killed leaves a store without some of
+/// them: for reading, that is no repository, and no damage.
+fn open_stack(
+    location: &StoreLocation,
+    opened: OpenedStore,
+    access: Access,
+    engine_bytes: u64,
+) -> Outcome<Stack> {
+    let (objects, recovery) = &opened;
+    let is_empty = recovery.older_state.is_none()
+        && recovery.tail_lost.is_none()
+        && objects.list(ObjectId(0), 1).is_empty();
+    let unfinished = || {
+        Failure::new(
+            exit::NO_REPOSITORY,
+            "no_repository",
+            format!(
+                "{} holds a store without a complete repository, as after a killed `copal init`; run that again, on a block \
+                 device with --force",
+                location.path().display()
+            ),
+        )
+    };
+    let stack = Stack::open(location.path(), opened, access, engine_bytes);
+    stack.map_err(|error| match error {
+        NodeError::Engine { .. } if access == Access::Read && is_empty => unfinished(),
+        // A complete one is opened without a write.
+        NodeError::Volumes(VolumeError::Denied { .. }) if access == Access::Read => unfinished(),
+        error => error.into(),
+    })
 }
 
 /// Opens a local repository again for reading, with the keys of an earlier opening.
@@ -270,7 +303,7 @@ pub(crate) fn open_kept(common: &CommonArgs, key: &KeptKey, patience: &Patience)
     };
     let opened = location.open(Access::Read, &common.store_options(), patience)?;
     let engine_bytes = MemoryShares::of(common.memory_bytes())?.engine;
-    let stack = Stack::open(location.path(), opened, Access::Read, engine_bytes)?;
+    let stack = open_stack(&location, opened, Access::Read, engine_bytes)?;
     let shared: Arc<dyn VolumeStore> = stack.volumes().clone();
     let repository = key.open(shared, IndexHome::Kv(stack.kv().clone()))?;
     Ok(OpenRepository {

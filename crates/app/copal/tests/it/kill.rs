@@ -180,17 +180,32 @@ fn kill_init(house: &House, words: &[&str], whole: Duration, (round, rounds): (u
 /// Checks that a killed `init` has left a repository that works, or a refusal and a place for the next `init`.
 fn assert_usable(house: &House, backend: &str, old: Option<&str>) {
     let is_device = !house.repository().is_dir();
-    let seen = house.run(["snapshots"]);
+    let mut seen = house.run(["snapshots"]);
+    if seen.code == Some(1) {
+        // Only the index was missing, and the sentence names the command that makes it.
+        assert!(seen.sentence().contains("copal repair index"), "{seen:?}");
+        house.good(["repair", "index"]);
+        seen = house.run(["snapshots"]);
+        assert_eq!(seen.code, Some(0), "{seen:?}");
+    }
     if seen.code == Some(0) {
         let snapshots = house.snapshots();
         assert!(snapshots.is_empty() || snapshots.iter().map(String::as_str).eq(old), "{snapshots:?}");
+        if !snapshots.is_empty() {
+            // The old repository; a copy of its superblock may be torn, which the next command that writes repairs.
+            house.good(["prune"]);
+        }
         house.check();
         let again = house.run(["init", "--backend", backend]);
         assert!(matches!(again.code, Some(1 | 21)), "{again:?}");
     } else {
-        // No repository, or damage: never another failure.
-        assert!(matches!(seen.code, Some(10 | 20)), "{seen:?}");
-        assert!(!seen.sentence().is_empty(), "{seen:?}");
+        // Symptom: on a block device the sentence was "damaged" with the advice to put back a good copy, or "denied".
+        // Cause: to read, a store needs what only an opening to write adds. Fix: such a store holds no repository.
+        let codes: &[i32] = if old.is_some() { &[10, 20] } else { &[10] };
+        assert!(seen.code.is_some_and(|code| codes.contains(&code)), "{seen:?}");
+        let refusals = ["copal init", "is not a Copal store"];
+        let is_clear = refusals.iter().any(|words| seen.sentence().contains(words));
+        assert!(is_clear || old.is_some(), "{seen:?}");
         let again = house.run(["init", "--backend", backend]);
         assert!(again.code == Some(0) || (is_device && again.code == Some(21)), "{seen:?} {again:?}");
         if again.code == Some(21) {
@@ -201,8 +216,14 @@ fn assert_usable(house: &House, backend: &str, old: Option<&str>) {
     let snapshot = id(&house.backup("after", &house.path("after.raw")));
     house.check();
     assert!(house.snapshots().contains(&snapshot));
-    // Neither an unfinished store nor a lock is left.
-    assert!(is_device || std::fs::read_dir(house.repository()).unwrap().count() == 1);
+    // No unfinished store is left; a complete one may stand beside the lock file that its maker did not remove.
+    if !is_device {
+        let entries = std::fs::read_dir(house.repository()).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.retain(|name| name != "init.lock" || seen.code != Some(0));
+        assert_eq!(names, ["store.copal"]);
+    }
 }
 
 /// Measures a complete `init`.
