@@ -200,7 +200,7 @@ fn assert_usable(house: &House, backend: &str, old: Option<&str>) {
         assert!(matches!(again.code, Some(1 | 21)), "{again:?}");
     } else {
         // Symptom: on a block device the sentence was "damaged" with the advice to put back a good copy, or "denied".
-        // Cause: to read, a store needs what only an opening to write adds. Fix: such a store holds no repository.
+        // Cause: a store needs parts to be read that only an opening to write adds. Fix: such a store holds no repository.
         let codes: &[i32] = if old.is_some() { &[10, 20] } else { &[10] };
         assert!(seen.code.is_some_and(|code| codes.contains(&code)), "{seen:?}");
         let refusals = ["copal init", "is not a Copal store"];

@@ -33,28 +33,28 @@ pub fn share_bytes(one: &Path, other: &Path) -> bool {
     }
 }
 
-/// The first other device or file that shares bytes with `path` and is in use: it is locked, for example by an open
-/// store, even for reading; or it is mounted or held by the kernel and no lock of `path` shows that. Of a file only loop
-/// devices over it are looked at. Blocks for up to two seconds, see [`DeviceLock::Shared`].
+/// The first other device or file that shares bytes with `path` and is in use. That is one with a lock, for example of a
+/// store open for reading; or with a claim of the kernel, such as a mount, that `path` itself does not show. Around a file
+/// only loop devices over it count. Blocks for up to two seconds, see [`DeviceLock::Shared`].
 #[must_use]
 pub fn overlap_in_use(path: &Path) -> Option<PathBuf> {
     let id = StorageId::of(path)?;
     DeviceListing::of_the_kernel()
         .neighbours(id)
         .into_iter()
-        .find(Neighbour::is_in_use)
+        .find(StorageNeighbour::is_in_use)
         .map(|found| found.path)
 }
 
 /// A device or file that shares bytes with another one.
 #[derive(Debug, PartialEq, Eq)]
-struct Neighbour {
+struct StorageNeighbour {
     path: PathBuf,
     /// The kernel does not carry a claim on this one over to the other one, as it does between a disk and its partitions.
     claims_apart: bool,
 }
 
-impl Neighbour {
+impl StorageNeighbour {
     fn is_in_use(&self) -> bool {
         is_locked(&self.path) || self.claims_apart && claims::is_claimed(&self.path)
     }

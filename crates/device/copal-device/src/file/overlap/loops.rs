@@ -1,6 +1,6 @@
 //! Loop devices: each shows a part of a file or of another device.
 
-use super::{DeviceListing, Neighbour, StorageId};
+use super::{DeviceListing, StorageId, StorageNeighbour};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -53,18 +53,18 @@ impl DeviceListing {
 
     /// All devices and files that share bytes with `id`. A file lies on the device of its file system, which does not
     /// count.
-    pub(super) fn neighbours(&self, id: StorageId) -> Vec<Neighbour> {
+    pub(super) fn neighbours(&self, id: StorageId) -> Vec<StorageNeighbour> {
         let mut found = Vec::new();
         let is_file = matches!(id, StorageId::File { .. });
         let below = if is_file { Vec::new() } else { self.all_below(id) };
         let parts: Vec<LoopPart> = below.iter().filter_map(|&id| self.loop_part(id)).collect();
         for part in &parts {
             if matches!(part.lower, StorageId::File { .. }) {
-                found.push(Neighbour { path: part.lower_path.clone(), claims_apart: false });
+                found.push(StorageNeighbour { path: part.lower_path.clone(), claims_apart: false });
             }
         }
         for other in self.devices().into_iter().filter(|&other| other != id) {
-            // A claim on what lies on a loop device claims the loop device, but nothing below it.
+            // The kernel claims a loop device with a device above it, but nothing below the loop device.
             let is_above = self.lies_on(other, id);
             let claims_apart = is_above
                 || parts.iter().any(|part| part.lower == other)
@@ -72,7 +72,7 @@ impl DeviceListing {
             if (claims_apart || below.contains(&other))
                 && let Some(path) = self.node(other)
             {
-                found.push(Neighbour { path, claims_apart });
+                found.push(StorageNeighbour { path, claims_apart });
             }
         }
         found
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
     use std::{fs, path::Path};
 
-    fn names(found: &[Neighbour]) -> Vec<(String, bool)> {
+    fn names(found: &[StorageNeighbour]) -> Vec<(String, bool)> {
         let name = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
         found.iter().map(|found| (name(&found.path), found.claims_apart)).collect()
     }
