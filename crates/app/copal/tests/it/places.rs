@@ -114,7 +114,7 @@ fn a_block_device_is_source_store_and_target() {
     let before = disk.bytes.clone();
     disk.mutate(20);
     // The device caches the content of its file.
-    let dropped = std::process::Command::new("blockdev").arg("--flushbufs").arg(&source.path).status();
+    let dropped = Command::new("blockdev").arg("--flushbufs").arg(&source.path).status();
     assert!(dropped.unwrap().success());
     let second = id(&house.backup("web", &source.path));
     let is_there = |bytes: &[u8]| {
@@ -208,7 +208,7 @@ fn a_restore_onto_the_device_of_a_repository_is_refused() {
     // The same device under another name, which has another lock.
     let node = std::fs::metadata(&store.path).unwrap().rdev();
     let alias = scratch.word("alias");
-    let made = std::process::Command::new("mknod")
+    let made = Command::new("mknod")
         .arg(&alias)
         .arg("b")
         .args([node >> 8 & 0xfff, node & 0xff].map(|number| number.to_string()))
