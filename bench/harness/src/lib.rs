@@ -5,8 +5,10 @@
 
 pub mod block_tracer;
 pub mod chart;
+pub mod disk_kind;
 pub mod loop_device;
 pub mod machine;
 pub mod model_disk;
 pub mod mounted_disk;
 pub mod report;
+pub mod zram_device;

@@ -122,6 +122,12 @@ impl LoopDevice {
     }
 }
 
+impl AsRef<Path> for LoopDevice {
+    fn as_ref(&self) -> &Path {
+        self.path()
+    }
+}
+
 impl Drop for LoopDevice {
     fn drop(&mut self) {
         // After an error, the first error is the one to report.

@@ -74,9 +74,9 @@ impl FileSystem {
     }
 }
 
-/// A mounted file system on a loop device of its own.
-pub struct MountedDisk {
-    device: LoopDevice,
+/// A mounted file system on a device of its own.
+pub struct MountedDisk<D = LoopDevice> {
+    device: D,
     directory: PathBuf,
 }
 
@@ -90,27 +90,6 @@ impl MountedDisk {
         MountedDisk::mount(device, &scratch.join("mount"), system)
     }
 
-    /// Mounts a device that has this file system at `directory`, which may be missing.
-    /// # Errors
-    /// `mount` fails.
-    pub fn mount(device: LoopDevice, directory: &Path, system: FileSystem) -> Result<MountedDisk> {
-        fs::create_dir_all(directory)?;
-        let mut mount = Command::new("mount");
-        mount.args(["-t", system.program().1]).arg(device.path()).arg(directory);
-        metered::run(&mut mount)?.success("mount")?;
-        Ok(MountedDisk { device, directory: directory.to_owned() })
-    }
-
-    /// The loop device.
-    pub fn device(&self) -> &LoopDevice {
-        &self.device
-    }
-
-    /// Root of the mounted file system.
-    pub fn directory(&self) -> &Path {
-        &self.directory
-    }
-
     /// Commands that reached the loop device so far.
     /// # Errors
     /// As [`BlockCounters::of`].
@@ -119,7 +98,30 @@ impl MountedDisk {
     }
 }
 
-impl Drop for MountedDisk {
+impl<D: AsRef<Path>> MountedDisk<D> {
+    /// Mounts a device that has this file system at `directory`, which may be missing.
+    /// # Errors
+    /// `mount` fails.
+    pub fn mount(device: D, directory: &Path, system: FileSystem) -> Result<MountedDisk<D>> {
+        fs::create_dir_all(directory)?;
+        let mut mount = Command::new("mount");
+        mount.args(["-t", system.program().1]).arg(device.as_ref()).arg(directory);
+        metered::run(&mut mount)?.success("mount")?;
+        Ok(MountedDisk { device, directory: directory.to_owned() })
+    }
+
+    /// The device.
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// Root of the mounted file system.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+}
+
+impl<D> Drop for MountedDisk<D> {
     fn drop(&mut self) {
         let _ = metered::run(Command::new("umount").arg(&self.directory));
     }

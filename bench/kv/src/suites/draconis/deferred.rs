@@ -38,12 +38,13 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let scratch = options.scratch(root);
     let mut reports = [(); 3].map(|()| Report::new(root, root));
     let writes = options.size_bytes() / ENTRY_BYTES;
-    let place = EnginePlace::make(&scratch, options.size_bytes() * 3 + (1 << 30), &mut reports[0])?;
+    let size = options.size_bytes() * 3 + (1 << 30);
+    let place = EnginePlace::make(options.machine_disk()?, &scratch, size, &mut reports[0])?;
     let mut runs = Vec::new();
     for load in loads(writes, &[writes / 16, writes / 4, writes], false) {
         for kind in ENGINES {
             let mut result = load.run(kind, &place)?;
-            let models = on_models(&mut result)?;
+            let models = on_models(&mut result, &options.models())?;
             tell(kind, &load, &result);
             runs.push(EngineRun { kind, load, result, models });
         }
@@ -66,15 +67,15 @@ fn tell(kind: Kind, load: &WriteLoad, result: &LoadResult) {
     println!("{}, {}: {:.0} writes/s", name_of(kind), load.name(), result.per_second());
 }
 
-fn on_models(result: &mut LoadResult) -> Result<Vec<ModelRun>> {
+fn on_models(result: &mut LoadResult, models: &[ModelDisk]) -> Result<Vec<ModelRun>> {
     let Some((text, writes)) = result.trace.take() else { return Ok(Vec::new()) };
-    [ModelDisk::Hdd, ModelDisk::Ssd]
-        .map(|model| {
+    models
+        .iter()
+        .map(|&model| {
             let commands = model.replay(&text.0)?;
             let rate = writes as f64 / commands.time.as_secs_f64().max(result.cpu_seconds);
             Ok(ModelRun { model, rate, commands })
         })
-        .into_iter()
         .collect()
 }
 

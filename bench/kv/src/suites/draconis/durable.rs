@@ -20,7 +20,7 @@ const ALIKE: f64 = 0.25;
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let scratch = options.scratch(root);
     let mut reports = [(); 2].map(|()| Report::new(root, root));
-    let place = EnginePlace::make(&scratch, 2 << 30, &mut reports[0])?;
+    let place = EnginePlace::make(options.machine_disk()?, &scratch, 2 << 30, &mut reports[0])?;
     let writes = options.durable_writes;
     let mut throughput = BarChart::new("Durable writes a second", "writes a second");
     let mut compactions = BarChart::new("Compactions of durable writes", "compactions");
@@ -30,7 +30,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             runs.push((load, load.run(kind, &place)?));
         }
         let [report7, report8] = &mut reports;
-        speeds(report7, kind, &runs, &mut throughput)?;
+        speeds(report7, kind, &runs, &options.models(), &mut throughput)?;
         counts(report8, kind, &runs, &mut compactions);
     }
     drop(place);
@@ -48,7 +48,13 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
 
 type LoadRuns = [(WriteLoad, LoadResult)];
 
-fn speeds(report: &mut Report, kind: Kind, runs: &LoadRuns, chart: &mut BarChart) -> Result<()> {
+fn speeds(
+    report: &mut Report,
+    kind: Kind,
+    runs: &LoadRuns,
+    wanted: &[ModelDisk],
+    chart: &mut BarChart,
+) -> Result<()> {
     let name = name_of(kind);
     let mut models = Vec::new();
     for (load, result) in runs {
@@ -61,8 +67,14 @@ fn speeds(report: &mut Report, kind: Kind, runs: &LoadRuns, chart: &mut BarChart
         };
         let (ssd, hdd) = (rate(ModelDisk::Ssd)?, rate(ModelDisk::Hdd)?);
         for (model, rate) in [(ModelDisk::Ssd, ssd), (ModelDisk::Hdd, hdd)] {
+            if !wanted.contains(&model) {
+                continue;
+            }
             report.fact(format!("{}: {row}", model.name()), rate, "/s");
             chart.bar(format!("{}: {row}", model.name()), rate);
+        }
+        if wanted.len() < 2 {
+            continue;
         }
         let ratio = ssd / hdd;
         report.at_least(format!("models: {row}: SSD / HDD, at least"), ratio, "x", 100.0);

@@ -14,7 +14,7 @@ mod workload;
 use crate::protocol::{Filters, Kind, Spec};
 use anyhow::{Result, bail};
 use clap::Args;
-use copal_bench_harness::report::Report;
+use copal_bench_harness::{disk_kind::DiskKind, model_disk::ModelDisk, report::Report};
 use std::path::{Path, PathBuf};
 use workload::{KeyOrder, WriteLoad};
 
@@ -26,8 +26,12 @@ const ENTRY_BYTES: u64 = 16 + 512;
 
 #[derive(Args)]
 pub(crate) struct Options {
+    /// Disks, comma-separated: one of the machine on which the engines run, and the models on which the trace of its
+    /// commands is replayed [default: loop,ssd,hdd]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    on: Vec<DiskKind>,
     /// Bytes that each deferred load writes
-    #[arg(long, value_name = "MIB", default_value_t = 192)]
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
     size_mib: u64,
     /// Write 8 GiB in each deferred load, as the paper does
     #[arg(long, conflicts_with = "size_mib")]
@@ -43,6 +47,23 @@ pub(crate) struct Options {
 impl Options {
     fn size_bytes(&self) -> u64 {
         if self.full { 8 << 30 } else { self.size_mib << 20 }
+    }
+
+    /// The disk of the machine. The commands for a model are those of a loop device, if no other disk is named.
+    fn machine_disk(&self) -> Result<DiskKind> {
+        let mut named = self.on.iter().filter(|kind| !kind.is_model());
+        let disk = named.next().copied().unwrap_or(DiskKind::Loop);
+        if named.next().is_some() {
+            bail!("--on takes one disk of the machine; run the suite once for each");
+        }
+        Ok(disk)
+    }
+
+    /// The models whose rows are wanted.
+    fn models(&self) -> Vec<ModelDisk> {
+        let all = [DiskKind::Ssd, DiskKind::Hdd];
+        let wanted = |kind: &DiskKind| self.on.is_empty() || self.on.contains(kind);
+        all.into_iter().filter(wanted).filter_map(DiskKind::model).collect()
     }
 
     fn scratch(&self, root: &Path) -> PathBuf {

@@ -1,10 +1,13 @@
-//! `EnginePlace`: the directory of an engine's files, on a traced loop device if this machine has one.
+//! `EnginePlace`: the directory of an engine's files, on a traced block device if this machine has one.
 
 use anyhow::Result;
 use copal_bench_harness::{
     block_tracer::BlockTracer,
+    disk_kind::DiskKind,
+    loop_device::LoopDevice,
     mounted_disk::{FileSystem, MountedDisk},
     report::Report,
+    zram_device::ZramDevice,
 };
 use std::{
     fs,
@@ -16,8 +19,15 @@ pub(super) struct TraceText(pub(super) String);
 
 /// Tracer and disk: dropped in this order.
 struct TracedDisk {
-    tracer: BlockTracer,
-    _disk: MountedDisk,
+    tracer: Option<BlockTracer>,
+    _disk: EngineDisk,
+}
+
+/// Kept for its drop.
+#[expect(dead_code, reason = "the drop gives the disk back")]
+enum EngineDisk {
+    Loop(MountedDisk<LoopDevice>),
+    Zram(MountedDisk<ZramDevice>),
 }
 
 pub(super) struct EnginePlace {
@@ -26,19 +36,45 @@ pub(super) struct EnginePlace {
 }
 
 impl EnginePlace {
-    /// An empty place of `size` bytes. Without loop devices or tracefs it is `scratch` itself, and `report` says so.
-    pub(super) fn make(scratch: &Path, size: u64, report: &mut Report) -> Result<EnginePlace> {
+    /// An empty place of `size` bytes on a disk of the machine. If that cannot be had, it is `scratch` itself, and `report`
+    /// says so.
+    pub(super) fn make(
+        kind: DiskKind,
+        scratch: &Path,
+        size: u64,
+        report: &mut Report,
+    ) -> Result<EnginePlace> {
         if scratch.exists() {
             fs::remove_dir_all(scratch)?;
         }
         fs::create_dir_all(scratch)?;
-        if let Some(reason) = FileSystem::Ext4.obstacle().or_else(BlockTracer::obstacle) {
-            report.note(format!("Models: skipped, {reason}."));
-            return Ok(EnginePlace { directory: scratch.join("files"), traced: None });
+        let in_files = EnginePlace { directory: scratch.join("files"), traced: None };
+        if kind == DiskKind::File {
+            report.note("The machine's disk: files of the scratch directory. Models: skipped, they need a block device.");
+            return Ok(in_files);
         }
-        let disk = MountedDisk::make(scratch, size, FileSystem::Ext4)?;
-        let tracer = BlockTracer::of(disk.device().path())?;
-        let directory = disk.directory().join("files");
+        if let Some(reason) = kind.obstacle().or_else(|| FileSystem::Ext4.obstacle()) {
+            report
+                .note(format!("{}: skipped, {reason}; files of the scratch directory instead.", kind.name()));
+            return Ok(in_files);
+        }
+        report.note(format!("The machine's disk: ext4 on {}.", kind.name()));
+        let (path, directory, disk) = if kind == DiskKind::Zram {
+            let device = ZramDevice::add(size)?;
+            FileSystem::Ext4.make_on(device.as_ref())?;
+            let disk = MountedDisk::mount(device, &scratch.join("mount"), FileSystem::Ext4)?;
+            (disk.device().as_ref().to_owned(), disk.directory().join("files"), EngineDisk::Zram(disk))
+        } else {
+            let disk = MountedDisk::make(scratch, size, FileSystem::Ext4)?;
+            (disk.device().path().to_owned(), disk.directory().join("files"), EngineDisk::Loop(disk))
+        };
+        let tracer = match BlockTracer::obstacle() {
+            Some(reason) => {
+                report.note(format!("Models: skipped, {reason}."));
+                None
+            }
+            None => Some(BlockTracer::of(&path)?),
+        };
         Ok(EnginePlace { directory, traced: Some(TracedDisk { tracer, _disk: disk }) })
     }
 
@@ -47,11 +83,15 @@ impl EnginePlace {
     }
 
     pub(super) fn start_trace(&self) -> Result<()> {
-        self.traced.as_ref().map_or(Ok(()), |traced| traced.tracer.start())
+        self.tracer().map_or(Ok(()), BlockTracer::start)
     }
 
     /// The commands since the start; `None` without a tracer.
     pub(super) fn stop_trace(&self) -> Result<Option<TraceText>> {
-        self.traced.as_ref().map(|traced| traced.tracer.stop().map(TraceText)).transpose()
+        self.tracer().map(|tracer| tracer.stop().map(TraceText)).transpose()
+    }
+
+    fn tracer(&self) -> Option<&BlockTracer> {
+        self.traced.as_ref()?.tracer.as_ref()
     }
 }
