@@ -273,25 +273,25 @@ fn open_stack(
     engine_bytes: u64,
 ) -> Outcome<Stack> {
     let (objects, recovery) = &opened;
-    let is_empty = recovery.older_state.is_none()
-        && recovery.tail_lost.is_none()
-        && objects.list(ObjectId(0), 1).is_empty();
+    // A store that lost something may lack what it once had.
+    let is_whole = recovery.older_state.is_none() && recovery.tail_lost.is_none();
+    let is_empty = objects.list(ObjectId(0), 1).is_empty();
     let unfinished = || {
         Failure::new(
             exit::NO_REPOSITORY,
             "no_repository",
             format!(
-                "{} holds a store without a complete repository, as after a killed `copal init`; run that again, on a block \
-                 device with --force",
+                "{} holds a store without a complete repository, as after a killed `copal init`; if no backup was made there, \
+                 run that again, on a block device with --force",
                 location.path().display()
             ),
         )
     };
     let stack = Stack::open(location.path(), opened, access, engine_bytes);
     stack.map_err(|error| match error {
-        NodeError::Engine { .. } if access == Access::Read && is_empty => unfinished(),
+        NodeError::Engine { .. } if access == Access::Read && is_whole && is_empty => unfinished(),
         // A complete one is opened without a write.
-        NodeError::Volumes(VolumeError::Denied { .. }) if access == Access::Read => unfinished(),
+        NodeError::Volumes(VolumeError::Denied { .. }) if access == Access::Read && is_whole => unfinished(),
         error => error.into(),
     })
 }
