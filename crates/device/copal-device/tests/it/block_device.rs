@@ -141,6 +141,26 @@ fn loop_devices_over_one_file_have_one_owner() {
     assert!(open_error(&disk.path).is_none() && open_error(&second.0).is_none());
 }
 
+/// The kernel refuses to claim a partition of a claimed disk: our own claim must not count as another one.
+#[test]
+fn a_disk_with_a_partition_and_the_partition_are_opened() {
+    let directory = scratch();
+    let Some(disk) = Loop::attach(directory.path(), 8 << 20) else {
+        return;
+    };
+    let part = PathBuf::from(format!("{}p1", disk.path.display()));
+    let made = Command::new("addpart").arg(&disk.path).args(["1", "2048", "8192"]).status();
+    assert!(made.is_ok_and(|status| status.success()));
+    let errors = [open_error(&disk.path), open_error(&part), open_error(&disk.path)];
+    let owner = open_file(&part, &FileOptions::default());
+    let beside = open_error(&disk.path);
+    drop(owner);
+    let removed = Command::new("delpart").arg(&disk.path).arg("1").status();
+    assert!(removed.is_ok_and(|status| status.success()));
+    assert!(errors.iter().all(Option::is_none), "{errors:?}");
+    assert!(matches!(beside, Some(DeviceOpenError::Locked { .. })), "{beside:?}");
+}
+
 /// Symptom: the same for a file system that was mounted from the other loop device; and a mounted device was called in
 /// use by another process, for which one should wait. Fix: the kernel's claim on neighbours is looked at, and named.
 #[test]

@@ -51,6 +51,12 @@ impl DeviceListing {
         parts(one).iter().any(|part| others.iter().any(|other| part.meets(other)))
     }
 
+    /// Whether a loop device lies between the two.
+    fn is_above_by_loop(&self, upper: StorageId, lower: StorageId) -> bool {
+        let mut parts = self.all_below(upper).into_iter().filter_map(|id| self.loop_part(id));
+        parts.any(|part| self.lies_on(part.lower, lower))
+    }
+
     /// All devices and files that share bytes with `id`. A file lies on the device of its file system, which does not
     /// count.
     pub(super) fn neighbours(&self, id: StorageId) -> Vec<StorageNeighbour> {
@@ -64,12 +70,11 @@ impl DeviceListing {
             }
         }
         for other in self.devices().into_iter().filter(|&other| other != id) {
-            // The kernel claims a loop device with a device above it, but nothing below the loop device.
-            let is_above = self.lies_on(other, id);
-            let claims_apart = is_above
+            // The kernel claims a disk with its partition, but nothing below a loop device.
+            let claims_apart = self.is_above_by_loop(other, id)
                 || parts.iter().any(|part| part.lower == other)
                 || !is_file && self.loops_meet(id, other);
-            if (claims_apart || below.contains(&other))
+            if (claims_apart || below.contains(&other) || self.lies_on(other, id))
                 && let Some(path) = self.node(other)
             {
                 found.push(StorageNeighbour { path, claims_apart });
@@ -105,6 +110,7 @@ mod tests {
         loop_over(root, 3, &image, 2 << 20, 0);
         loop_over(root, 4, &other, 0, 0);
         device(root, "2259:0", "loop1p1", Some("loop1"), &[]);
+        device(root, "2259:1", "loop2p1", Some("loop2"), &[]);
         let listing = DeviceListing { root: root.join("numbers") };
         let share = |one: &str, other: &str| {
             let both = listing.share_bytes(id(one), id(other));
@@ -121,7 +127,8 @@ mod tests {
         }
         let mut found = names(&listing.neighbours(id("2007:2")));
         found.sort();
-        let want = [("image", false), ("loop0", true), ("loop1", true), ("loop1p1", true)];
+        let want =
+            [("image", false), ("loop0", true), ("loop1", true), ("loop1p1", true), ("loop2p1", false)];
         assert_eq!(found, want.map(|(name, apart)| (name.to_owned(), apart)));
         let mut found = names(&listing.neighbours(StorageId::of(&other).unwrap()));
         assert_eq!(found.pop(), Some(("loop4".to_owned(), true)));
