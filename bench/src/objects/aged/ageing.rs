@@ -28,6 +28,9 @@ pub(crate) struct Options {
     /// Measure `log` only
     #[arg(long)]
     log_only: bool,
+    /// Measure on the disk with a limit of commands only
+    #[arg(long, conflicts_with = "log_only")]
+    limited_only: bool,
 }
 
 /// Two groups are on their way at any time, so half as many commits share a flush.
@@ -90,6 +93,11 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         }
         return report.finish(root, "object-ageing");
     }
+    let scratch = crate::default_below_cache(root, None, "bench").join("object-ageing");
+    if options.limited_only {
+        super::limited::measure(&scratch, &mut report)?;
+        return report.finish(root, "object-ageing");
+    }
     let apart = measure(AgedLayout::CowApart, options)?;
     let inline = measure(AgedLayout::CowInline, options)?;
     let log = measure(AgedLayout::Log, options)?;
@@ -111,6 +119,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             detail(case, layout, window, &mut report);
         }
     }
+    super::limited::measure(&scratch, &mut report)?;
     report.finish(root, "object-ageing")
 }
 

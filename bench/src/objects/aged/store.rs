@@ -32,6 +32,12 @@ pub(super) enum AgedLayout {
 }
 
 impl AgedLayout {
+    /// Backend of the store, and whether small commits have their data in the record.
+    pub(super) fn store(self) -> (BackendKind, Option<bool>) {
+        let backend = if self == AgedLayout::Log { BackendKind::Log } else { BackendKind::Cow };
+        (backend, Some(self == AgedLayout::CowInline))
+    }
+
     pub(super) const ALL: [AgedLayout; 3] = [AgedLayout::CowApart, AgedLayout::CowInline, AgedLayout::Log];
 
     pub(super) fn name(self) -> &'static str {
@@ -97,8 +103,7 @@ impl<M: DiskModel + 'static> AgedStore<M> {
     /// A new store without objects.
     pub(super) fn make(disk: Arc<EmulatedDevice<M>>, layout: AgedLayout) -> Result<AgedStore<M>> {
         let device: Arc<dyn Device> = disk.clone();
-        let backend = if layout == AgedLayout::Log { BackendKind::Log } else { BackendKind::Cow };
-        let inline_data = Some(layout == AgedLayout::CowInline);
+        let (backend, inline_data) = layout.store();
         Store::mkfs(&device, &MkfsOptions { backend, ..MkfsOptions::default() })
             .context("formatting a store")?;
         // The models cannot grow.

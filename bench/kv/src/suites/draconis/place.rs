@@ -68,7 +68,9 @@ impl EnginePlace {
             let disk = MountedDisk::make(scratch, size, FileSystem::Ext4)?;
             (disk.device().path().to_owned(), disk.directory().join("files"), EngineDisk::Loop(disk))
         };
-        let tracer = match BlockTracer::obstacle() {
+        let no_requests =
+            || (kind == DiskKind::Zram).then(|| "zram has no requests that could be traced".to_owned());
+        let tracer = match BlockTracer::obstacle().or_else(no_requests) {
             Some(reason) => {
                 report.note(format!("Models: skipped, {reason}."));
                 None
