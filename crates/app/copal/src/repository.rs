@@ -273,7 +273,7 @@ fn open_stack(
     engine_bytes: u64,
 ) -> Outcome<Stack> {
     let (objects, recovery) = &opened;
-    // A store that lost something may lack what it once had.
+    // A store that lost a part may have held a repository.
     let is_whole = recovery.older_state.is_none() && recovery.tail_lost.is_none();
     let is_empty = objects.list(ObjectId(0), 1).is_empty();
     let unfinished = || {
