@@ -9,7 +9,7 @@
 use super::FileOptions;
 use super::filesystem::{FileSystemKind, file_system_kind, is_too_full};
 use super::geometry::{DirectAlignment, alignment, geometry};
-use super::overlap::{kernel_use, overlap_in_use};
+use super::overlap::{OverlapUse, find_overlap, kernel_use};
 use super::target::{FileTarget, TargetKind};
 use crate::error::DeviceOpenError;
 use crate::{BUFFER_ALIGNMENT, Geometry, ZonedModel};
@@ -60,15 +60,15 @@ fn open_existing(path: &Path, options: &FileOptions) -> Result<(OwnedFd, TargetK
     let kind = kind_of(path, options, rustix::fs::fstat(&fd).map_err(failed)?.st_mode)?;
     lock(path, &fd, options.read_only)?;
     // After taking our own lock: of two concurrent openings each sees the other's lock.
-    if !options.read_only
-        && let Some(other) = overlap_in_use(path)
-    {
-        return Err(claimed(path, &other));
+    let overlap = if options.read_only { None } else { find_overlap(path) };
+    match overlap {
+        None => Ok((fd, kind)),
+        Some(OverlapUse::Locked(_)) => Err(DeviceOpenError::Locked { path: path.display().to_string() }),
+        Some(OverlapUse::Claimed(other)) => Err(claimed(path, &other)),
     }
-    Ok((fd, kind))
 }
 
-/// `path` shares bytes with `other`, which is in use, or is `other`.
+/// `path` shares bytes with `other`, which is claimed, or is `other`.
 fn claimed(path: &Path, other: &Path) -> DeviceOpenError {
     let name = path.display().to_string();
     match kernel_use(other) {

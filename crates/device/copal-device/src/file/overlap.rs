@@ -38,12 +38,22 @@ pub fn share_bytes(one: &Path, other: &Path) -> bool {
 /// only loop devices over it count. Blocks for up to two seconds, see [`DeviceLock::Shared`].
 #[must_use]
 pub fn overlap_in_use(path: &Path) -> Option<PathBuf> {
-    let id = StorageId::of(path)?;
-    DeviceListing::of_the_kernel()
-        .neighbours(id)
-        .into_iter()
-        .find(StorageNeighbour::is_in_use)
-        .map(|found| found.path)
+    match find_overlap(path)? {
+        OverlapUse::Locked(other) | OverlapUse::Claimed(other) => Some(other),
+    }
+}
+
+/// How a device or file that shares bytes with another one is in use.
+pub(super) enum OverlapUse {
+    Locked(PathBuf),
+    /// By the kernel, or by a program that opened it exclusively.
+    Claimed(PathBuf),
+}
+
+/// See [`overlap_in_use`].
+pub(super) fn find_overlap(path: &Path) -> Option<OverlapUse> {
+    let neighbours = DeviceListing::of_the_kernel().neighbours(StorageId::of(path)?);
+    neighbours.into_iter().find_map(StorageNeighbour::find_use)
 }
 
 /// A device or file that shares bytes with another one.
@@ -55,8 +65,11 @@ struct StorageNeighbour {
 }
 
 impl StorageNeighbour {
-    fn is_in_use(&self) -> bool {
-        is_locked(&self.path) || self.claims_apart && claims::is_claimed(&self.path)
+    fn find_use(self) -> Option<OverlapUse> {
+        if is_locked(&self.path) {
+            return Some(OverlapUse::Locked(self.path));
+        }
+        (self.claims_apart && claims::is_claimed(&self.path)).then_some(OverlapUse::Claimed(self.path))
     }
 }
 

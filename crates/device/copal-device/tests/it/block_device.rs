@@ -161,6 +161,39 @@ fn a_disk_with_a_partition_and_the_partition_are_opened() {
     assert!(matches!(beside, Some(DeviceOpenError::Locked { .. })), "{beside:?}");
 }
 
+/// Symptom: a partition beside a mounted one was called mounted while a device manager held the disk's lock.
+/// Cause: the reason was looked up on the disk, on which the other partition lies. Fix: a lock is called a lock.
+#[test]
+fn a_locked_disk_is_not_called_mounted_for_its_other_partition() {
+    let directory = scratch();
+    let Some(disk) = Loop::attach(directory.path(), 32 << 20) else {
+        return;
+    };
+    for (number, first) in [("1", "2048"), ("2", "34816")] {
+        let made = Command::new("addpart").arg(&disk.path).args([number, first, "24576"]).status();
+        assert!(made.is_ok_and(|status| status.success()));
+    }
+    let part = |number: u32| PathBuf::from(format!("{}p{number}", disk.path.display()));
+    let made = Command::new("mkfs.ext4").args(["-q", "-F"]).arg(part(1)).output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let point = directory.path().join("mounted");
+    std::fs::create_dir(&point).unwrap();
+    let mounted = Command::new("mount").arg(part(1)).arg(&point).output().unwrap();
+    assert!(mounted.status.success(), "{mounted:?}");
+    let mount = Mount(&point);
+    let free = open_error(&part(2));
+    let manager = std::fs::File::open(&disk.path).unwrap();
+    manager.lock_shared().unwrap();
+    let locked = open_error(&part(2));
+    manager.unlock().unwrap();
+    drop((mount, manager));
+    for number in ["1", "2"] {
+        assert!(Command::new("delpart").arg(&disk.path).arg(number).status().unwrap().success());
+    }
+    assert!(free.is_none(), "{free:?}");
+    assert!(matches!(locked, Some(DeviceOpenError::Locked { .. })), "{locked:?}");
+}
+
 /// Symptom: the same for a file system that was mounted from the other loop device; and a mounted device was called in
 /// use by another process, for which one should wait. Fix: the kernel's claim on neighbours is looked at, and named.
 #[test]
