@@ -4,8 +4,8 @@
 //! The kernel lists these relations below `/sys/dev/block`: the disk of a partition, the `slaves` of a mapped
 //! or RAID device, the file or device behind a loop device. Below a file is the device of its file system.
 //!
-//! Two devices on one disk share nothing, so only "lies on" counts, and two loop devices over the same bytes of one
-//! file or device. Unknown are:
+//! Two devices on one disk share nothing, so only "lies on" counts, and loop devices and partitions with the same
+//! bytes of one file or device. Unknown are:
 //! - relations that the kernel does not list there: a file system over several devices, the paths of a
 //!   multipath disk, a loop device over a file that was removed or lies in another mount namespace
 //! - the lock on a second node of the same device
@@ -148,7 +148,7 @@ impl DeviceListing {
     }
 
     fn share_bytes(&self, one: StorageId, other: StorageId) -> bool {
-        self.lies_on(one, other) || self.lies_on(other, one) || self.loops_meet(one, other)
+        self.lies_on(one, other) || self.lies_on(other, one) || self.parts_meet(one, other)
     }
 
     fn lies_on(&self, upper: StorageId, lower: StorageId) -> bool {

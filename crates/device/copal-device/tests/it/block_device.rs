@@ -142,6 +142,8 @@ fn loop_devices_over_one_file_have_one_owner() {
 }
 
 /// The kernel refuses to claim a partition of a claimed disk: our own claim must not count as another one.
+/// Symptom: a loop device over the disk could be written while its partition was in use. Cause: two devices on one disk
+/// counted as two. Fix: their ranges on it are compared.
 #[test]
 fn a_disk_with_a_partition_and_the_partition_are_opened() {
     let directory = scratch();
@@ -152,13 +154,21 @@ fn a_disk_with_a_partition_and_the_partition_are_opened() {
     let made = Command::new("addpart").arg(&disk.path).args(["1", "2048", "8192"]).status();
     assert!(made.is_ok_and(|status| status.success()));
     let errors = [open_error(&disk.path), open_error(&part), open_error(&disk.path)];
+    let made = Command::new("losetup").args(["--find", "--show"]).arg(&disk.path).output().unwrap();
+    let upper = SecondLoop(String::from_utf8(made.stdout).unwrap().trim().into());
+    let unused = [open_error(&disk.path), open_error(&part), open_error(&upper.0)];
     let owner = open_file(&part, &FileOptions::default());
-    let beside = open_error(&disk.path);
+    let beside = [open_error(&disk.path), open_error(&upper.0)];
     drop(owner);
+    let owner = open_file(&upper.0, &FileOptions::default());
+    let below = [open_error(&disk.path), open_error(&part)];
+    drop((owner, upper));
     let removed = Command::new("delpart").arg(&disk.path).arg("1").status();
     assert!(removed.is_ok_and(|status| status.success()));
-    assert!(errors.iter().all(Option::is_none), "{errors:?}");
-    assert!(matches!(beside, Some(DeviceOpenError::Locked { .. })), "{beside:?}");
+    assert!(errors.iter().chain(&unused).all(Option::is_none), "{errors:?} {unused:?}");
+    for error in beside.iter().chain(&below) {
+        assert!(matches!(error, Some(DeviceOpenError::Locked { .. })), "{beside:?} {below:?}");
+    }
 }
 
 /// Symptom: a partition beside a mounted one was called mounted while a device manager held the disk's lock.

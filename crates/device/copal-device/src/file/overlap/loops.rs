@@ -1,11 +1,11 @@
-//! Loop devices: each shows a part of a file or of another device.
+//! Loop devices and partitions: each shows a part of a file or of another device.
 
-use super::{DeviceListing, StorageId, StorageNeighbour};
+use super::{DeviceListing, StorageId, StorageNeighbour, device_in};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// The part of a file or device that a loop device shows.
+/// The part of a file or device that a loop device or a partition shows.
 pub(super) struct LoopPart {
     device: StorageId,
     pub(super) lower: StorageId,
@@ -15,6 +15,9 @@ pub(super) struct LoopPart {
     /// Behind the last byte.
     to: u64,
 }
+
+/// The unit of the kernel's list on every disk.
+const SECTOR_BYTES: u64 = 512;
 
 impl LoopPart {
     fn meets(&self, other: &LoopPart) -> bool {
@@ -42,11 +45,24 @@ impl DeviceListing {
         Some(LoopPart { device: id, lower, lower_path, from, to })
     }
 
-    /// Whether both lie on loop devices over the same bytes.
-    pub(super) fn loops_meet(&self, one: StorageId, other: StorageId) -> bool {
-        let parts = |id| -> Vec<LoopPart> {
-            self.all_below(id).into_iter().filter_map(|id| self.loop_part(id)).collect()
+    /// `None` for all that is no partition.
+    fn partition_part(&self, id: StorageId) -> Option<LoopPart> {
+        let attributes = self.entry(id)?;
+        let sectors = |file: &str| -> Option<u64> {
+            std::fs::read_to_string(attributes.join(file)).ok()?.trim_end().parse().ok()
         };
+        sectors("partition")?;
+        let lower_path = attributes.join("../dev");
+        let lower = device_in(&lower_path)?;
+        let from = sectors("start")?.saturating_mul(SECTOR_BYTES);
+        let to = from.saturating_add(sectors("size")?.saturating_mul(SECTOR_BYTES));
+        Some(LoopPart { device: id, lower, lower_path, from, to })
+    }
+
+    /// Whether both lie on loop devices or partitions with the same bytes.
+    pub(super) fn parts_meet(&self, one: StorageId, other: StorageId) -> bool {
+        let part = |id| self.loop_part(id).or_else(|| self.partition_part(id));
+        let parts = |id| -> Vec<LoopPart> { self.all_below(id).into_iter().filter_map(part).collect() };
         let others = parts(other);
         parts(one).iter().any(|part| others.iter().any(|other| part.meets(other)))
     }
@@ -73,7 +89,7 @@ impl DeviceListing {
             // The kernel claims a disk with its partition, but nothing below a loop device.
             let claims_apart = self.is_above_by_loop(other, id)
                 || parts.iter().any(|part| part.lower == other)
-                || !is_file && self.loops_meet(id, other);
+                || !is_file && self.parts_meet(id, other);
             if (claims_apart || below.contains(&other) || self.lies_on(other, id))
                 && let Some(path) = self.node(other)
             {
