@@ -84,11 +84,16 @@ fn kept_blocks_stay_within_their_budget() {
 #[test]
 fn the_longest_blocks_lie_two_and_two_in_regions_of_a_huge_page() {
     const MIB: usize = 1 << 20;
-    let held: Vec<AlignedBuf> = (0..6).map(|_| AlignedBuf::zeroed(MIB)).collect();
-    let mut starts: Vec<usize> = held.iter().map(|buf| buf.as_ptr() as usize).collect();
+    // Symptom: no pair among six blocks, once in some runs. Cause: other tests held the other half of each.
+    // Fix: blocks are taken until there is a pair; without regions of two blocks there is none among 64.
+    let mut held = Vec::new();
+    let mut starts: Vec<usize> = Vec::new();
+    let is_pair = |pair: &[usize]| pair[0].is_multiple_of(2 * MIB) && pair[1] == pair[0] + MIB;
+    while held.len() < 64 && !starts.windows(2).any(is_pair) {
+        held.push(AlignedBuf::zeroed(MIB));
+        starts = held.iter().map(|buf| buf.as_ptr() as usize).collect();
+        starts.sort_unstable();
+    }
     assert!(starts.iter().all(|start| start % MIB == 0), "{starts:x?}");
-    starts.sort_unstable();
-    let pairs = starts.windows(2).filter(|pair| pair[0] % (2 * MIB) == 0 && pair[1] == pair[0] + MIB).count();
-    // Other tests may hold the other half of some.
-    assert!(pairs >= 1, "{starts:x?}");
+    assert!(starts.windows(2).any(is_pair), "{starts:x?}");
 }
