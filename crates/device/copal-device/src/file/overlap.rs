@@ -7,7 +7,7 @@
 //! Two devices on one disk share nothing, so only "lies on" counts, and loop devices and partitions with the same
 //! bytes of one file or device. Unknown are:
 //! - relations that the kernel does not list there: a file system over several devices, the paths of a
-//!   multipath disk, a loop device over a file that was removed or lies in another mount namespace
+//!   multipath disk, the file below a loop device if it was removed or lies in another mount namespace
 //! - the lock on a second node of the same device
 
 use rustix::fs::{Dev, FlockOperation, Mode, OFlags};
@@ -185,7 +185,7 @@ impl DeviceListing {
         }
         let slaves = std::fs::read_dir(entry.join("slaves")).into_iter().flatten().flatten();
         below.extend(slaves.filter_map(|slave| device_in(&slave.path().join("dev"))));
-        below.extend(self.loop_part(id).map(|part| part.lower));
+        below.extend(self.loop_part(id).and_then(|part| part.lower));
         below
     }
 

@@ -139,6 +139,11 @@ fn loop_devices_over_one_file_have_one_owner() {
     assert!(is_locked(&disk.path));
     drop(owner);
     assert!(open_error(&disk.path).is_none() && open_error(&second.0).is_none());
+    // They show the same bytes after their file has lost its name, too.
+    std::fs::remove_file(&file).unwrap();
+    let owner = open_file(&disk.path, &FileOptions::default()).unwrap();
+    assert!(is_locked(&second.0) && is_locked(&behind.0));
+    drop(owner);
 }
 
 /// The kernel refuses to claim a partition of a claimed disk: our own claim must not count as another one.

@@ -8,7 +8,9 @@ use std::path::PathBuf;
 /// The part of a file or device that a loop device or a partition shows.
 pub(super) struct LoopPart {
     device: StorageId,
-    pub(super) lower: StorageId,
+    /// `None` for a file that cannot be found: it was removed or lies in another mount namespace.
+    pub(super) lower: Option<StorageId>,
+    /// As the kernel names it.
     lower_path: PathBuf,
     /// First byte.
     from: u64,
@@ -20,21 +22,24 @@ pub(super) struct LoopPart {
 const SECTOR_BYTES: u64 = 512;
 
 impl LoopPart {
+    /// Two files that cannot be found count as one if the kernel gives them the same name: refusing a free device
+    /// costs less than overwriting one in use.
     fn meets(&self, other: &LoopPart) -> bool {
         self.device != other.device
             && self.lower == other.lower
+            && (self.lower.is_some() || self.lower_path == other.lower_path)
             && self.from < other.to
             && other.from < self.to
     }
 }
 
 impl DeviceListing {
-    /// `None` for all that is no loop device, and for one over a file that cannot be found.
+    /// `None` for all that is no loop device.
     pub(super) fn loop_part(&self, id: StorageId) -> Option<LoopPart> {
         let attributes = self.entry(id)?.join("loop");
         let name = std::fs::read(attributes.join("backing_file")).ok()?;
         let lower_path = PathBuf::from(OsStr::from_bytes(name.trim_ascii_end()));
-        let lower = StorageId::of(&lower_path)?;
+        let lower = StorageId::of(&lower_path);
         let number = |file: &str| -> Option<u64> {
             std::fs::read_to_string(attributes.join(file)).ok()?.trim_end().parse().ok()
         };
@@ -53,7 +58,7 @@ impl DeviceListing {
         };
         sectors("partition")?;
         let lower_path = attributes.join("../dev");
-        let lower = device_in(&lower_path)?;
+        let lower = Some(device_in(&lower_path)?);
         let from = sectors("start")?.saturating_mul(SECTOR_BYTES);
         let to = from.saturating_add(sectors("size")?.saturating_mul(SECTOR_BYTES));
         Some(LoopPart { device: id, lower, lower_path, from, to })
@@ -69,8 +74,8 @@ impl DeviceListing {
 
     /// Whether a loop device lies between the two.
     fn is_above_by_loop(&self, upper: StorageId, lower: StorageId) -> bool {
-        let mut parts = self.all_below(upper).into_iter().filter_map(|id| self.loop_part(id));
-        parts.any(|part| self.lies_on(part.lower, lower))
+        let parts = self.all_below(upper).into_iter().filter_map(|id| self.loop_part(id));
+        parts.filter_map(|part| part.lower).any(|upper| self.lies_on(upper, lower))
     }
 
     /// All devices and files that share bytes with `id`. A file lies on the device of its file system, which does not
@@ -81,14 +86,14 @@ impl DeviceListing {
         let below = if is_file { Vec::new() } else { self.all_below(id) };
         let parts: Vec<LoopPart> = below.iter().filter_map(|&id| self.loop_part(id)).collect();
         for part in &parts {
-            if matches!(part.lower, StorageId::File { .. }) {
+            if matches!(part.lower, Some(StorageId::File { .. })) {
                 found.push(StorageNeighbour { path: part.lower_path.clone(), claims_apart: false });
             }
         }
         for other in self.devices().into_iter().filter(|&other| other != id) {
             // The kernel claims a disk with its partition, but nothing below a loop device.
             let claims_apart = self.is_above_by_loop(other, id)
-                || parts.iter().any(|part| part.lower == other)
+                || parts.iter().any(|part| part.lower == Some(other))
                 || !is_file && self.parts_meet(id, other);
             if (claims_apart || below.contains(&other) || self.lies_on(other, id))
                 && let Some(path) = self.node(other)
@@ -149,5 +154,24 @@ mod tests {
         let mut found = names(&listing.neighbours(StorageId::of(&other).unwrap()));
         assert_eq!(found.pop(), Some(("loop4".to_owned(), true)));
         assert_eq!(found, []);
+    }
+
+    /// Symptom: of two loop devices over one file that was removed since, `init --force` on one overwrote the file
+    /// system that was mounted from the other. Cause: a file that cannot be found had no identity. Fix: the kernel's
+    /// name for it stands for it.
+    #[test]
+    fn loop_devices_over_a_removed_file_share_its_bytes() {
+        let scratch = tempfile::tempdir().unwrap();
+        let root = scratch.path();
+        let removed = Path::new("/var/images/disk (deleted)");
+        loop_over(root, 0, removed, 0, 0);
+        loop_over(root, 1, removed, 0, 1 << 20);
+        loop_over(root, 2, removed, 1 << 20, 0);
+        loop_over(root, 3, Path::new("/var/images/other (deleted)"), 0, 0);
+        let listing = DeviceListing { root: root.join("numbers") };
+        let share = |one: &str, other: &str| listing.share_bytes(id(one), id(other));
+        assert!(share("2007:0", "2007:1") && share("2007:2", "2007:0"));
+        assert!(!share("2007:1", "2007:2") && !share("2007:0", "2007:3"));
+        assert_eq!(names(&listing.neighbours(id("2007:1"))), [("loop0".to_owned(), true)]);
     }
 }
