@@ -1,6 +1,6 @@
 //! Commits on a disk that takes 120 commands a second: a loop device under a limit of the kernel's block I/O controller.
 //!
-//! Clouds sell such disks. The limit counts reads and writes; a flush without data is free. The store is new, not aged.
+//! Clouds sell such disks. The limit counts reads, writes and flushes. The store is new, not aged.
 
 use super::store::AgedLayout;
 use crate::objects::{fresh, stores::options};
