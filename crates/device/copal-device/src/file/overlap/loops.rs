@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(found, []);
     }
 
-    /// Symptom: of two loop devices over one file that was removed since, `init --force` on one overwrote the file
+    /// Symptom: two loop devices showed one file that was removed since. `init --force` on one overwrote the file
     /// system that was mounted from the other. Cause: a file that cannot be found had no identity. Fix: the kernel's
     /// name for it stands for it.
     #[test]
