@@ -7,7 +7,8 @@
 //! Two devices on one disk share nothing, so only "lies on" counts, and loop devices and partitions with the same
 //! bytes of one file or device. Unknown are:
 //! - relations that the kernel does not list there: a file system over several devices, the paths of a
-//!   multipath disk, the file below a loop device if it was removed or lies in another mount namespace
+//!   multipath disk
+//! - the file below a loop device, if it was removed or lies in another mount namespace
 //! - the lock on a second node of the same device
 
 use rustix::fs::{Dev, FlockOperation, Mode, OFlags};
