@@ -61,6 +61,10 @@ pub(crate) struct CommonArgs {
     /// Most memory that the process may use, at least 80M [default: 96M; on a data server the last value given]
     #[arg(long, global = true, value_name = "SIZE", value_parser = human::parse_bytes)]
     pub(crate) memory: Option<u64>,
+    /// Number of threads that compute in parallel, such as --threads 4, up to 1024. Results do not depend on it
+    /// [default: the number of processors; of `copal agent` 3]
+    #[arg(long, global = true, env = "COPAL_THREADS", value_name = "N", value_parser = parse_threads)]
+    pub(crate) threads: Option<usize>,
     /// Most bytes that the store file may grow to (default: the limit of its file system)
     #[arg(long, global = true, value_name = "SIZE", value_parser = human::parse_bytes)]
     pub(crate) store_limit: Option<u64>,
@@ -94,6 +98,19 @@ pub(crate) struct CommonArgs {
     pub(crate) record_gets: Option<PathBuf>,
 }
 
+/// Most threads that `--threads` takes.
+const MAX_THREADS: usize = 1024;
+
+/// Threads that an agent computes with for one VM: the VMs of its host need the processors.
+const AGENT_THREADS: usize = 3;
+
+fn parse_threads(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(threads @ 1..=MAX_THREADS) => Ok(threads),
+        _ => Err(format!("{text:?} is not a number of threads from 1 to {MAX_THREADS}, such as 4")),
+    }
+}
+
 /// Memory budget of a process without `--memory`.
 const MEMORY_BYTES: u64 = 96_000_000;
 
@@ -101,6 +118,17 @@ impl CommonArgs {
     /// Memory budget of the process.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.memory.unwrap_or(MEMORY_BYTES)
+    }
+
+    /// Threads that an operation on a repository computes with.
+    pub(crate) fn workers(&self) -> usize {
+        let processors = || std::thread::available_parallelism().map_or(1, usize::from);
+        self.threads.unwrap_or_else(processors)
+    }
+
+    /// The options of an agent, which uses few processors by default.
+    pub(crate) fn of_agent(&self) -> CommonArgs {
+        CommonArgs { threads: Some(self.threads.unwrap_or(AGENT_THREADS)), ..self.clone() }
     }
 
     /// Directory or device of the repository.

@@ -89,6 +89,7 @@ Environment:
   COPAL_KEY_FILE       key file of `copal key add`, instead of --key
   COPAL_CLUSTER        profile of the cluster, instead of --cluster
   COPAL_WAIT           longest wait for a store in use, instead of --wait
+  COPAL_THREADS        number of threads, instead of --threads
   COPAL_LOG            log filter for standard error, such as info or copal_object=debug
 
 A first tour:
@@ -360,6 +361,7 @@ mod tests {
             "copal prune --repo R --keep-daily 7 --memory 128M",
             "copal prune --repo R --max-unused 5% --accept-clock --keep-last 1",
             "copal prune --repo R --max-unused 0",
+            "copal check --repo R --read-data --threads 16",
             "copal key add --role backup --out F",
             "copal --key F key ls",
             "copal key rm 5c1d --key F",
@@ -386,6 +388,9 @@ mod tests {
             "copal forget --keep-within 3",
             "copal prune --max-unused 101%",
             "copal stats --memory lots",
+            "copal check --threads 0",
+            "copal check --threads four",
+            "copal check --threads 1025",
             "copal key",
             "copal key add --role king --out F",
             "copal key add --role backup",

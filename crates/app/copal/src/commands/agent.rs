@@ -47,8 +47,8 @@ pub(super) fn run(context: &CommandContext<'_>, words: &Words) -> Outcome<()> {
     let cache = state.join("cache");
     let choice = words.backend.choice(BackendKind::Cow);
     let plan = |named: &Path| new_store::plan(context, named, choice, NewStore::default());
-    let common = &context.arguments.common;
-    let opened = repository::open_with_cache(common, &cache, words.backend, &plan, &context.patience())?;
+    let common = context.arguments.common.of_agent();
+    let opened = repository::open_with_cache(&common, &cache, words.backend, &plan, &context.patience())?;
     let stop = Arc::new(AtomicBool::new(false));
     let outcome = start_all(context, words, several, state, opened.shared(), &stop).map(|agents| {
         for agent in &agents {

@@ -231,6 +231,23 @@ fn names_that_mean_nothing() {
     assert!(!house.path("out").exists());
 }
 
+#[test]
+fn a_wrong_number_of_threads_is_refused() {
+    let house = House::plain();
+    house.good(["--threads", "1024", "check"]);
+    for wrong in ["0", "four", "-1", "1025", "99999999999999999999"] {
+        let by_option = house.command(["check", &format!("--threads={wrong}")]).output().unwrap();
+        let by_variable = house.command(["check"]).env("COPAL_THREADS", wrong).output().unwrap();
+        for run in [by_option, by_variable].map(Run::of) {
+            assert_eq!(run.code, Some(2), "{run:?}");
+            let sentence = format!("{wrong:?} is not a number of threads from 1 to 1024, such as 4");
+            assert!(run.stderr.contains(&sentence) && run.stderr.contains("--threads"), "{run:?}");
+        }
+    }
+    let run = Run::of(house.command(["check"]).env("COPAL_THREADS", "3").output().unwrap());
+    assert_eq!(run.code, Some(0), "{run:?}");
+}
+
 /// Symptom: `copal restore latest` without --vm silently restored the snapshot of the VM that was backed up
 /// last.
 /// Cause: `latest` was looked for among all VMs.

@@ -92,6 +92,11 @@ impl RepositoryParts {
         self.locks = RepositoryLocks::unshared();
     }
 
+    /// Sets the number of threads that one operation computes with.
+    pub(crate) fn set_workers(&mut self, workers: usize) {
+        self.pack_store.set_workers(workers);
+    }
+
     pub(crate) fn pack_store(&self) -> &PackStore {
         &self.pack_store
     }

@@ -55,6 +55,7 @@ pub struct KeptKey {
     keys: Arc<DomainKeys>,
     encrypted: bool,
     opened_by: String,
+    workers: usize,
 }
 
 impl KeptKey {
@@ -67,7 +68,7 @@ impl KeptKey {
             return Err(Error::NoRepository);
         }
         let opened = (Arc::clone(&self.keys), self.encrypted, self.opened_by.clone());
-        Repository::open_with(volumes, index, (vid, domain), opened)
+        Ok(Repository::open_with(volumes, index, (vid, domain), opened)?.with_workers(self.workers))
     }
 }
 
@@ -128,6 +129,14 @@ impl Repository {
         Repository::open_with(volumes, index, (vid, domain), (keys, encrypted, opened_by))
     }
 
+    /// Sets the number of threads that each operation of this handle computes with. Without this call it is the
+    /// number of processors. Results do not depend on it.
+    #[must_use]
+    pub fn with_workers(mut self, workers: usize) -> Repository {
+        self.parts.set_workers(workers);
+        self
+    }
+
     /// Keys that open this repository again after its store was closed, without a password.
     pub fn kept_key(&self) -> KeptKey {
         KeptKey {
@@ -135,6 +144,7 @@ impl Repository {
             keys: Arc::clone(&self.parts.pack_store().keys),
             encrypted: self.info.encrypted,
             opened_by: self.opened_by.clone(),
+            workers: self.parts.pack_store().workers(),
         }
     }
 

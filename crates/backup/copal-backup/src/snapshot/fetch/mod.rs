@@ -35,8 +35,10 @@ const BATCH_BYTES: usize = 256 << 10;
 const CHUNKS_OF_A_THREAD: usize = 32;
 /// Packs that are read at once from a cluster, unless the caller has another wish.
 const READERS: usize = 4;
-/// Most threads that decode.
-const MAX_DECODERS: usize = 8;
+/// Memory of all batches; it limits the number of threads that decode.
+const BATCHES_BYTES: usize = 24 << 20;
+/// Batches of each thread that decodes: one at work and one that waits.
+const BATCHES_OF_A_DECODER: usize = 2;
 
 /// Fetches parts of disks one after another. One per calling thread.
 pub(crate) struct ChunkFetcher<'a> {
@@ -53,13 +55,13 @@ pub(crate) struct ChunkFetcher<'a> {
 }
 
 impl<'a> ChunkFetcher<'a> {
-    /// A fetcher that decodes on all processors, and ends when `cancel` is set.
+    /// A fetcher that decodes with the workers of the pack store, and ends when `cancel` is set.
     pub(crate) fn new(pack_store: &'a PackStore, cancel: Option<&'a CancelFlag>) -> ChunkFetcher<'a> {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let most = BATCHES_BYTES / (BATCHES_OF_A_DECODER * BATCH_BYTES);
         let fetcher = ChunkFetcher {
             pack_store,
             cancel,
-            decoders: processors.clamp(1, MAX_DECODERS),
+            decoders: pack_store.workers().min(most),
             readers: 1,
             fetched_bytes: 0,
             packs: HashSet::new(),
@@ -240,7 +242,7 @@ impl FetchJob<'_> {
         let (full_in, full_out) = bounded::<FrameBatch>(decoders + readers);
         let (empty_in, empty_out) = unbounded::<FrameBatch>();
         // A reader holds one batch; each decoder has one at work and one that waits.
-        (0..2 * decoders).for_each(|_| drop(empty_in.send(FrameBatch::default())));
+        (0..BATCHES_OF_A_DECODER * decoders).for_each(|_| drop(empty_in.send(FrameBatch::default())));
         std::thread::scope(|scope| {
             let mut started = 0;
             for _ in 0..decoders {
