@@ -101,8 +101,9 @@ pub(crate) struct CommonArgs {
 /// Most threads that `--threads` takes.
 const MAX_THREADS: usize = 1024;
 
-/// Threads that an agent computes with for one VM: the VMs of its host need the processors.
-const AGENT_THREADS: usize = 3;
+/// Threads that an agent computes with for one VM, beside one that reads and one that packs: the VMs of its host need the
+/// processors. The paper's agent has three threads, too.
+const AGENT_THREADS: usize = 1;
 
 fn parse_threads(text: &str) -> Result<usize, String> {
     match text.parse() {

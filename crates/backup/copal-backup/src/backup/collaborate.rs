@@ -8,19 +8,20 @@
 //!
 //! A stream, which can be read only once and in order, is backed up without the other hosts.
 
+use super::BackupContext;
+use super::decide::{ChunkDecider, DecidedPart, StepSink};
 use super::packer::TreePacker;
 use super::pipeline_end::{PipelineEnd, PipelineResult};
 use super::plan::PlannedDisk;
 use super::popular::PopularPacker;
-use super::reader::pages_of;
+use super::reader::{DiskReader, pages_of};
 use super::second_pass::PartAnswers;
 use super::spool::{ChunkSpool, SpoolWriter};
-use super::{BackupContext, ChunkSink};
 use crate::catalog::fields::SessionId;
+use crate::request::BackupCounts;
 use crate::request::error::{Error, Result};
 use crate::request::peers::Writer;
 use crate::request::peers::{Answer, Peers, Turn};
-use crate::request::{BackupCounts, DiskSource};
 use crate::snapshot::recipe::PAGE_BYTES;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -58,8 +59,8 @@ impl Collaboration<'_> {
         let mut popular = PopularPacker::new(reading.parts, session, self.writer)?;
         let mut counts = BackupCounts::default();
         let mut number = 0;
-        for (disk, plan) in reading.request.disks.iter().zip(planned) {
-            let Some(size) = disk.source.size_bytes() else {
+        for (disk, (source, plan)) in reading.request.disks.iter().zip(planned).enumerate() {
+            let Some(size) = source.source.size_bytes() else {
                 match reading.on_line(packer, |reader| reader.disk(disk, &plan.plan))? {
                     Ok(counted) => counts.add(&counted),
                     Err(stop) => return Ok(Err(stop)),
@@ -88,7 +89,7 @@ impl Collaboration<'_> {
     fn part(
         &self,
         reading: &BackupContext<'_>,
-        (disk, plan, size): (&DiskSource, &PlannedDisk, u64),
+        (disk, plan, size): (usize, &PlannedDisk, u64),
         part: &DiskPart,
         data: &mut u64,
         packer: &mut TreePacker<'_>,
@@ -133,24 +134,30 @@ impl Collaboration<'_> {
     fn first_pass(
         &self,
         reading: &BackupContext<'_>,
-        (disk, plan, size): (&DiskSource, &PlannedDisk, u64),
+        (disk, plan, size): (usize, &PlannedDisk, u64),
         part: &DiskPart,
         data: &mut u64,
     ) -> PipelineResult<AnsweredPart> {
         let turn = self.turn(reading.vm, Turn::Read(part.number))?;
-        let outlet = ChunkSink::Spool(SpoolWriter::new(&self.spool_directory)?);
-        let mut reader = reading.reader(outlet)?;
+        let scope = reading.scope()?;
+        let sink = StepSink::Spool(SpoolWriter::new(&self.spool_directory)?);
+        let decider = ChunkDecider::new(reading.in_flight, sink);
+        let mut reader = DiskReader::new(&scope, &decider, None)?;
+        let source = reader.choose_disk(disk);
         if part.is_first {
-            reader.begin_disk(disk, &plan.plan)?;
+            reader.begin_disk(source, &plan.plan)?;
         }
-        *data = reader.pages(disk, &plan.plan, size, part.pages.clone(), *data)?;
+        reader.pages(source, &plan.plan, size, part.pages.clone())?;
+        *data = decider.data_after(*data);
         if part.is_last {
             reader.end_disk(size, *data)?;
         }
         let mut counts = reader.counts;
-        let ChunkSink::Spool(spool) = reader.outlet else {
+        drop(reader);
+        let DecidedPart { sink: StepSink::Spool(spool), counts: decided, .. } = decider.into_part() else {
             return Err(PipelineEnd::Disconnected);
         };
+        counts.add(&decided);
         let spool = spool.finish(reading.vm)?;
         counts.asked_chunks = spool.asked;
         let mut answers = Vec::new();

@@ -1,8 +1,6 @@
-//! Second thread of a backup: compresses new chunks.
+//! Compresses chunks.
 
-use super::job::{ChunkState, NumberedStep, SegmentJob, TreeStep};
 use crate::request::error::{Error, Result};
-use crossbeam_channel::{Receiver, Sender};
 use zstd::zstd_safe::{CParameter, Strategy};
 
 /// Parameters of compression: one hash table that fits the first cache, and matches from five bytes on.
@@ -43,33 +41,5 @@ impl ChunkCompressor {
         self.out.reserve(zstd::zstd_safe::compress_bound(raw.len()));
         let packed = self.zstd.compress_to_buffer(raw, &mut self.out).ok()?;
         (packed < worth).then_some(&self.out[..packed])
-    }
-}
-
-/// Compresses jobs until the channel closes.
-pub(crate) fn run(jobs: &Receiver<NumberedStep>, done: &Sender<NumberedStep>) -> Result<()> {
-    let mut compressor = ChunkCompressor::new()?;
-    for mut numbered in jobs {
-        if let TreeStep::Write(job) = &mut numbered.step {
-            compress(job, &mut compressor);
-        }
-        if done.send(numbered).is_err() {
-            return Ok(()); // the packer has failed and reports the reason
-        }
-    }
-    Ok(())
-}
-
-fn compress(job: &mut SegmentJob, compressor: &mut ChunkCompressor) {
-    job.packed.clear();
-    for entry in &mut job.entries {
-        let ChunkState::New(chunk) = &mut entry.state else {
-            continue;
-        };
-        if let Some(packed) = compressor.compress(&job.segment[chunk.raw.clone()]) {
-            let start = job.packed.len();
-            job.packed.extend_from_slice(packed);
-            chunk.packed = Some(start..job.packed.len());
-        }
     }
 }

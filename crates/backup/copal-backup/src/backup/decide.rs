@@ -1,206 +1,206 @@
-//! Decides about a segment that was read: names its chunks and finds out which are new.
+//! Decides about segments in the order of the disk: which chunks are new within this backup.
 //!
-//! The questions, cheapest first: Is the whole recipe that of the base? Is the chunk in the old recipe of
-//! this segment? Is it in flight in this backup? Is it in the index?
+//! Threads offer segments in any order; each waits here until all before it are decided. What is known without the others,
+//! the threads have found out before (`segment_reader`). So a backup makes the same recipes with any number of threads.
+//!
+//! The first end in the order of the steps is that of the backup: an error of a later segment does not count.
 
-use super::job::{ChunkState, JobEntry, NewChunk, SegmentJob, TreeStep};
-use super::pipeline_end::PipelineResult;
-use super::read_helpers::data_of;
-use super::reader::DiskReader;
-use crate::index::IndexRow;
-use crate::packs::pack::{FrameLocation, PackNumber};
+use super::in_flight_chunks::InFlightChunks;
+use super::job::{ChunkState, NewChunk, SegmentJob, TreeStep};
+use super::packer::PackMessage;
+use super::pipeline_end::PipelineEnd;
+use super::segment_task::{LookedUpChunks, PreparedSegment, SegmentContent};
+use super::spool::SpoolWriter;
+use super::work_queue::{NumberedJob, Work, WorkQueue};
+use crate::request::BackupCounts;
 use crate::request::error::Result;
-use crate::snapshot::recipe::format::SEGMENT_LEVEL;
-use crate::snapshot::recipe::{FrameRef, RecipeEntry, SegmentRecipe};
-use copal_chunk::{ChunkId, SegmentPiece};
-use std::collections::{BTreeSet, HashMap, HashSet};
-use std::ops::Range;
+use crossbeam_channel::Sender;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-/// Rows of the chunk index by id, for the ids of one segment that it was asked for.
-type SegmentRows = HashMap<[u8; 16], Vec<IndexRow>>;
+/// The next thing in the order of a disk.
+pub(super) enum Offer {
+    Step(TreeStep),
+    /// The disk has this size, and these bytes that are not holes beside the segments that were read.
+    EndOfDisk {
+        size_bytes: u64,
+        data_bytes: u64,
+    },
+    Segment(PreparedSegment),
+    /// No step follows: all is read (`None`), or reading ended here.
+    End(Option<PipelineEnd>),
+}
 
-impl DiskReader<'_> {
-    /// Names the chunks, decides about each and sends the segment on. Returns the bytes of the segment that
-    /// are not holes.
-    pub(super) fn finish_segment(
-        &mut self,
-        mut job: Box<SegmentJob>,
-        layout: &[(SegmentPiece, Option<FrameRef>)],
-        reference: Option<FrameRef>,
-        old: Option<&SegmentRecipe>,
-    ) -> PipelineResult<u64> {
-        let (recipe, fresh) = self.name_chunks(&job, layout);
-        let data = data_of(&recipe.entries);
-        if data == 0 {
-            self.spare = Some(job);
-            self.send(TreeStep::Segment(None))?;
-            return Ok(0);
-        }
-        let recipe_id = self.key.id(SEGMENT_LEVEL, &recipe.logical());
-        let length: u64 = recipe.entries.iter().map(|entry| u64::from(entry.length)).sum();
-        let same = reference.filter(|reference| reference.id == recipe_id);
-        let is_hurt = match &same {
-            Some(same) => self.is_hurt(same, length)?,
-            None => false,
+/// Sink of decided steps.
+pub(super) enum StepSink {
+    /// The compressors and the packer.
+    Line(Arc<WorkQueue>, Sender<PackMessage>),
+    /// A file: chunks are named, and stored later or never.
+    Spool(SpoolWriter),
+}
+
+/// Decides in order. Shared by all threads of a backup.
+pub(super) struct ChunkDecider<'a> {
+    in_flight: &'a InFlightChunks,
+    state: Mutex<DeciderState>,
+}
+
+struct DeciderState {
+    next: u64,
+    /// Offers that wait for those before them.
+    waiting: BTreeMap<u64, Offer>,
+    sink: StepSink,
+    counts: BackupCounts,
+    /// Bytes that are not holes: the difference between segments that were read and those of the base.
+    more_data: i64,
+    end: Option<Option<PipelineEnd>>,
+}
+
+/// The result of reading and deciding.
+pub(super) struct DecidedPart {
+    pub(super) sink: StepSink,
+    pub(super) counts: BackupCounts,
+    /// Reason of an early end.
+    pub(super) end: Option<PipelineEnd>,
+}
+
+impl<'a> ChunkDecider<'a> {
+    pub(super) fn new(in_flight: &'a InFlightChunks, sink: StepSink) -> ChunkDecider<'a> {
+        let state = DeciderState {
+            next: 0,
+            waiting: BTreeMap::new(),
+            sink,
+            counts: BackupCounts::default(),
+            more_data: 0,
+            end: None,
         };
-        if let Some(same) = same.filter(|_| !is_hurt) {
-            let read = fresh.iter().zip(&recipe.entries).filter(|(fresh, _)| **fresh);
-            self.counts.inner_dup_bytes += read.map(|(_, entry)| u64::from(entry.length)).sum::<u64>();
-            self.spare = Some(job);
-            self.send(TreeStep::Segment(Some(same)))?;
-            return Ok(data);
-        }
-        let read_old;
-        let old = match (old, reference) {
-            (Some(old), _) => Some(old),
-            (None, Some(reference)) => {
-                // Segment 0 of a disk of `length` bytes is `length` bytes long.
-                read_old = self.tree.segment(&reference, length, 0).ok();
-                read_old.as_ref()
-            }
-            (None, None) => None,
-        };
-        job.recipe_id = recipe_id;
-        job.entries.clear();
-        let rows = self.look_up(&recipe, &fresh, old)?;
-        self.stored.read_ahead(&rows)?;
-        for ((entry, fresh), (piece, _)) in recipe.entries.iter().zip(fresh).zip(layout) {
-            let state = match entry.chunk {
-                None => ChunkState::Hole,
-                Some(known) if !fresh => ChunkState::Known(known),
-                Some(new) => self.decide(new.id, piece, old, &rows)?,
-            };
-            job.entries.push(JobEntry::new(entry.length, state));
-        }
-        self.send(TreeStep::Write(job))?;
-        Ok(data)
+        ChunkDecider { in_flight, state: Mutex::new(state) }
     }
 
-    /// The recipe of a segment, in which new chunks have a name but no location; and which of the entries are
-    /// new.
-    fn name_chunks(
-        &mut self,
-        job: &SegmentJob,
-        layout: &[(SegmentPiece, Option<FrameRef>)],
-    ) -> (SegmentRecipe, Vec<bool>) {
-        let nowhere = FrameLocation { home: self.stored.home(), volume: 0, pack: PackNumber(0), slot: 0 };
-        let mut entries = Vec::with_capacity(layout.len());
-        let mut fresh = vec![false; layout.len()];
-        for (index, (piece, kept)) in layout.iter().enumerate() {
-            let chunk = match kept {
-                _ if piece.hole => None,
-                Some(kept) => Some(*kept),
-                None => {
-                    fresh[index] = true;
-                    self.counts.chunks += 1;
-                    let id = self.pack_store.keys.id.id(&job.segment[piece.range()]);
-                    Some(FrameRef { id, location: nowhere })
+    /// Takes step `number`, and decides all steps that waited for it. Returns a job that is free again.
+    /// # Errors
+    /// Errors of the spool.
+    pub(super) fn offer(&self, number: u64, offer: Offer) -> Result<Option<Box<SegmentJob>>> {
+        let mut state = self.state.lock();
+        state.waiting.insert(number, offer);
+        let mut free = None;
+        while state.end.is_none()
+            && let next = state.next
+            && let Some(offer) = state.waiting.remove(&next)
+        {
+            state.next += 1;
+            let step = match offer {
+                Offer::Step(step) => step,
+                Offer::EndOfDisk { size_bytes, data_bytes } => {
+                    let data_bytes = data_bytes.saturating_add_signed(std::mem::take(&mut state.more_data));
+                    state.counts.logical_bytes += size_bytes;
+                    state.counts.data_bytes += data_bytes;
+                    TreeStep::EndOfDisk { size_bytes, data_bytes }
+                }
+                Offer::Segment(segment) => state.decide(self.in_flight, segment, &mut free),
+                Offer::End(end) => {
+                    state.end = Some(end);
+                    state.waiting.clear();
+                    if let StepSink::Line(_, packer) = &state.sink {
+                        // A packer that has failed reports the reason itself.
+                        let _ = packer.send(PackMessage::End(next));
+                    }
+                    break;
                 }
             };
-            entries.push(RecipeEntry::new(piece.length, chunk));
+            state.send(next, step, &mut free)?;
         }
-        (SegmentRecipe { entries }, fresh)
+        Ok(free)
     }
 
-    /// Asks the index at once for the chunks of a segment that are neither in its old recipe nor in flight.
-    fn look_up(
-        &self,
-        recipe: &SegmentRecipe,
-        fresh: &[bool],
-        old: Option<&SegmentRecipe>,
-    ) -> Result<SegmentRows> {
-        if self.stores_whole_segments {
-            return Ok(SegmentRows::new());
-        }
-        let old: HashSet<ChunkId> =
-            old.into_iter().flat_map(|old| &old.entries).filter_map(|entry| Some(entry.chunk?.id)).collect();
-        let new =
-            recipe.entries.iter().zip(fresh).filter_map(|(entry, fresh)| entry.chunk.filter(|_| *fresh));
-        let unknown = new.filter(|new| !old.contains(&new.id) && !self.in_flight.has(&new.id.short()));
-        let ids: BTreeSet<[u8; 16]> = unknown.map(|new| new.id.short()).collect();
-        let ids: Vec<[u8; 16]> = ids.into_iter().collect();
-        let rows = self.pack_store.index.rows_of(self.stored.home(), &ids)?;
-        Ok(ids.into_iter().zip(rows).collect())
+    /// Bytes of a disk that are not holes, if it had `data` before the segments that were decided since the last call.
+    pub(super) fn data_after(&self, data: u64) -> u64 {
+        let more = std::mem::take(&mut self.state.lock().more_data);
+        data.saturating_add_signed(more)
     }
 
-    /// Decides about one chunk: old recipe, in flight, index, or new.
+    /// Ends deciding.
+    pub(super) fn into_part(self) -> DecidedPart {
+        let state = self.state.into_inner();
+        // Without an end a thread has failed, and reports the reason itself.
+        let end = state.end.unwrap_or(Some(PipelineEnd::Disconnected));
+        DecidedPart { sink: state.sink, counts: state.counts, end }
+    }
+}
+
+impl DeciderState {
+    /// Decides about a segment that was read.
     fn decide(
         &mut self,
-        id: ChunkId,
-        piece: &SegmentPiece,
-        old: Option<&SegmentRecipe>,
-        rows: &SegmentRows,
-    ) -> PipelineResult<ChunkState> {
-        if self.stores_whole_segments && !self.in_flight.has(&id.short()) {
-            return Ok(self.state_of_new(id, piece.range()));
-        }
-        let bytes = u64::from(piece.length);
-        let mut old_chunks = old.into_iter().flat_map(|old| &old.entries).filter_map(|entry| entry.chunk);
-        let known = old_chunks.find(|old| old.id == id);
-        if let Some(known) = known
-            && !self.pack_store.index.is_damaged(known.location.pack, known.location.slot)?
-        {
-            self.counts.inner_dup_bytes += bytes;
-            return Ok(ChunkState::Known(known));
-        }
-        if let Some(state) = self.known_to_vm(id, bytes, rows.get(&id.short()))? {
-            return Ok(state);
-        }
-        Ok(self.state_of_new(id, piece.range()))
-    }
-
-    /// The state of a chunk that this backup, or the index of its home, has. `rows`: index rows of its id, if they were
-    /// looked up already.
-    pub(super) fn known_to_vm(
-        &mut self,
-        id: ChunkId,
-        bytes: u64,
-        rows: Option<&Vec<IndexRow>>,
-    ) -> PipelineResult<Option<ChunkState>> {
-        if self.in_flight.has(&id.short()) {
-            self.counts.inner_dup_bytes += bytes;
-            return Ok(Some(ChunkState::InFlight(id)));
-        }
-        if let Some(known) = self.stored.find(id, rows)? {
-            if self.in_flight.wrote(known.location.pack) {
-                self.counts.inner_dup_bytes += bytes;
-            } else {
-                self.counts.cross_dup_bytes += bytes;
+        in_flight: &InFlightChunks,
+        segment: PreparedSegment,
+        free: &mut Option<Box<SegmentJob>>,
+    ) -> TreeStep {
+        let PreparedSegment { mut job, data_bytes, old_data_bytes, counts, content } = segment;
+        self.counts.add(&counts);
+        self.more_data += data_bytes as i64 - old_data_bytes as i64;
+        let step = match content {
+            SegmentContent::Hole => TreeStep::Segment(None),
+            SegmentContent::Same(reference) => TreeStep::Segment(Some(reference)),
+            SegmentContent::Chunks(chunks) => {
+                self.decide_chunks(in_flight, &mut job, chunks);
+                return TreeStep::Write(job);
             }
-            return Ok(Some(ChunkState::Known(known)));
-        }
-        Ok(None)
-    }
-
-    /// The state of a new chunk. The first pass only names it; the second pass decides whether it is stored.
-    pub(super) fn state_of_new(&mut self, id: ChunkId, raw: Range<usize>) -> ChunkState {
-        if !self.outlet.is_spool() {
-            self.in_flight.enter(&id.short());
-            self.counts.new_bytes += raw.len() as u64;
-            self.counts.new_chunks += 1;
-        }
-        ChunkState::New(NewChunk { id, raw, packed: None })
-    }
-
-    /// Whether the base's recipe of a segment, or a chunk in it, is noted as damaged: then the segment is
-    /// written anew.
-    fn is_hurt(&mut self, reference: &FrameRef, length: u64) -> Result<bool> {
-        let index = &self.pack_store.index;
-        if !index.has_damaged() {
-            return Ok(false);
-        }
-        if index.is_damaged(reference.location.pack, reference.location.slot)? {
-            return Ok(true);
-        }
-        let recipe = match self.tree.segment(reference, length, 0) {
-            Err(error) if error.is_corruption() => return Ok(true),
-            recipe => recipe?,
         };
-        for chunk in recipe.entries.iter().filter_map(|entry| entry.chunk) {
-            if index.is_damaged(chunk.location.pack, chunk.location.slot)? {
-                return Ok(true);
+        self.release(job, free);
+        step
+    }
+
+    fn decide_chunks(&mut self, in_flight: &InFlightChunks, job: &mut SegmentJob, looked_up: LookedUpChunks) {
+        let is_stored = !matches!(self.sink, StepSink::Spool(_));
+        let mut table = in_flight.lock();
+        for chunk in looked_up.chunks {
+            let bytes = chunk.raw.len() as u64;
+            let counts = &mut self.counts;
+            job.entries[chunk.entry].state = if table.has(&chunk.id.short()) {
+                counts.inner_dup_bytes += bytes;
+                ChunkState::InFlight(chunk.id)
+            } else if let Some(known) = chunk.found {
+                match table.wrote(known.location.pack) {
+                    true => counts.inner_dup_bytes += bytes,
+                    false => counts.cross_dup_bytes += bytes,
+                }
+                ChunkState::Known(known)
+            } else {
+                // A first pass only names a new chunk; the second pass decides whether it is stored.
+                if is_stored {
+                    table.enter(&chunk.id.short());
+                    counts.new_bytes += bytes;
+                    counts.new_chunks += 1;
+                }
+                ChunkState::New(NewChunk { id: chunk.id, raw: chunk.raw, packed: None })
+            };
+        }
+        table.end_look_up(looked_up.look_up);
+    }
+
+    fn send(&mut self, number: u64, step: TreeStep, free: &mut Option<Box<SegmentJob>>) -> Result<()> {
+        match &mut self.sink {
+            StepSink::Line(queue, packer) => match step {
+                TreeStep::Write(job) => queue.push(Work::Compress(NumberedJob { number, job })),
+                // A packer that has failed reports the reason itself.
+                step => drop(packer.send(PackMessage::Step(number, step))),
+            },
+            StepSink::Spool(spool) => {
+                spool.push(&step)?;
+                if let TreeStep::Write(job) = step {
+                    *free = Some(job);
+                }
             }
         }
-        Ok(false)
+        Ok(())
+    }
+
+    fn release(&mut self, job: Box<SegmentJob>, free: &mut Option<Box<SegmentJob>>) {
+        match &self.sink {
+            StepSink::Line(queue, _) => queue.give_back(job),
+            StepSink::Spool(_) => *free = Some(job),
+        }
     }
 }

@@ -2,41 +2,49 @@
 //!
 //! Design: docs/design/backup.md#a-backup BAK-4
 //!
-//! Paper: low-profile-dedup §3 (three threads; here joined by a fixed number of jobs that circulate, which
-//! bounds the memory).
+//! Paper: low-profile-dedup §3 (three threads; here a pool in the place of one of them, and a fixed number of jobs that
+//! circulate, which bounds the memory).
 //!
 //! Order of durability: packs of chunks, packs of recipes, index rows, manifest, Publish record. Until
 //! the Publish record exists, nothing refers to the other data. Once it exists, all of them are durable.
 //!
 //! - [`gate`]: plausibility of the source. [`plan`]: how each disk is read, after a [`spot_check`].
 //!   [`read_estimate`]: bytes to be read.
-//! - [`reader`] (with [`decide`]), [`compress`], [`packer`]: the three threads, joined by a [`pipeline`].
+//! - [`reader`]: walks the disks. [`pool`]: reads segments ([`segment_reader`]), compresses and seals them.
+//!   [`decide`]: what is new, in order. [`packer`]: packs and trees. A [`pipeline`] with a [`work_queue`] joins them.
 //! - [`collaborate`]: two passes with a [`spool`] between them, and questions to other hosts.
 //! - [`session`]: the records at the beginning and at the end.
 
 mod base;
 mod changes;
-mod chunk_sink;
 mod collaborate;
 mod compress;
 mod decide;
 mod gate;
 mod in_flight_chunks;
 mod job;
+mod old_recipes;
 mod packer;
 mod pipeline;
 mod pipeline_end;
 mod plan;
+mod pool;
 mod popular;
 mod read_estimate;
 mod read_helpers;
 mod reader;
 mod request_check;
 mod second_pass;
+mod segment_reader;
+mod segment_task;
 mod session;
 mod spool;
 mod spot_check;
 mod stored_chunks;
+mod work_queue;
+
+#[cfg(test)]
+mod tests;
 
 use crate::keys::random;
 use crate::packs::pack_store::PackStore;
@@ -51,24 +59,27 @@ use crate::sessions::lease::start_session_heartbeats;
 use crate::sessions::parts::RepositoryParts;
 use crate::snapshot::manifest::{MAX_WORD_BYTES, Manifest, ManifestDisk};
 use base::BaseSnapshot;
-use chunk_sink::ChunkSink;
 pub(crate) use collaborate::failed as spool_failed;
 pub use collaborate::{Collaboration, parts_of_disk};
 use copal_disk::doubt::{DiskDoubt, DoubtKind};
 use in_flight_chunks::InFlightChunks;
-use job::SegmentJob;
+use old_recipes::OldRecipes;
 use packer::{BuiltDisk, TreePacker};
-use pipeline::Pipeline;
+use pipeline::PipelineSize;
 use pipeline_end::{PipelineEnd, PipelineResult};
 use plan::PlannedDisk;
+use pool::PoolThread;
 pub(crate) use popular::PopularPacker;
 use reader::DiskReader;
+use segment_reader::SegmentScope;
 use session::BackupSession;
+use std::collections::HashSet;
 use std::time::Instant;
+use stored_chunks::StoredScope;
 use uuid::Uuid;
 
-/// Fixed memory of a backup: pack blocks, footers, compression, pages of the base.
-const FIXED_MEMORY_BYTES: u64 = 14 << 20;
+/// Memory of a thread that decrypts stored frames before they are referred to: those of one segment.
+const VERIFIED_BYTES: u64 = 4 << 20;
 
 /// Carries out `Repository::backup_with`.
 pub(crate) fn back_up(
@@ -233,37 +244,47 @@ struct BackupContext<'a> {
 }
 
 impl<'a> BackupContext<'a> {
-    fn reader(&self, outlet: ChunkSink) -> Result<DiskReader<'a>> {
-        let BackupObserver { progress, cancel } = self.watched;
-        let pack_store = self.parts.pack_store();
-        let chunker = self.parts.chunker();
-        let mut reader =
-            DiskReader::new(pack_store, chunker, self.in_flight, progress, cancel, self.vm, outlet)?;
-        if self.request.full {
-            reader.verify_stored_frames()?;
-        }
-        reader.stores_whole_segments = self.request.whole_segments;
-        if pack_store.layout.is_fleet() {
-            // Read behind the record of the session (BAK-27).
-            reader.set_popular(self.parts.catalog().popular()?);
-        }
-        Ok(reader)
+    fn scope(&self) -> Result<SegmentScope<'a>> {
+        let BackupContext { parts, request, vm, in_flight, watched } = *self;
+        let pack_store = parts.pack_store();
+        // Read behind the record of the session (BAK-27).
+        let popular = match pack_store.layout {
+            Layout::Solo => None,
+            Layout::Fleet { .. } => Some(parts.catalog().popular()?),
+        };
+        Ok(SegmentScope {
+            disks: &request.disks,
+            vm,
+            pack_store,
+            chunker: parts.chunker(),
+            in_flight,
+            progress: watched.progress,
+            cancel: watched.cancel,
+            key: pack_store.keys.recipe_key(vm),
+            old: OldRecipes::new(pack_store, vm)?,
+            stored: StoredScope {
+                pack_store,
+                in_flight,
+                home: pack_store.home_of_chunks(vm),
+                verifies_frames: request.full,
+                popular,
+                seen: parking_lot::RwLock::new(HashSet::new()),
+            },
+            stores_whole_segments: request.whole_segments,
+        })
     }
 
     /// Runs `read` with a reader that sends its steps into the pipeline. Returns its counts.
     fn on_line(
         &self,
         packer: &mut TreePacker<'_>,
-        read: impl FnOnce(&mut DiskReader<'a>) -> PipelineResult<()>,
+        read: impl FnOnce(&mut DiskReader<'_, 'a>) -> PipelineResult<()>,
     ) -> Result<PipelineResult<BackupCounts>> {
-        let (line, channels) = Pipeline::with_jobs(jobs_within(self.request.memory_bytes));
-        let reader = self.reader(ChunkSink::line(channels))?;
-        line.run(packer, || {
-            // Dropping the reader closes its channels, so the other stages end.
-            let mut reader = reader;
-            read(&mut reader)?;
-            Ok(reader.counts)
-        })
+        let scope = self.scope()?;
+        let thread_bytes = PoolThread::MEMORY_BYTES + if self.request.full { VERIFIED_BYTES } else { 0 };
+        let threads = self.parts.pack_store().workers();
+        let size = PipelineSize::within(self.request.memory_bytes, threads, thread_bytes);
+        pipeline::run(size, &scope, self.in_flight, packer, read)
     }
 }
 
@@ -285,7 +306,7 @@ fn produce(
     let read = match others {
         Some(others) => others.read(&reading, session.id, &planned, &mut packer)?,
         None => reading.on_line(&mut packer, |reader| {
-            let mut disks = request.disks.iter().zip(&planned);
+            let mut disks = planned.iter().enumerate();
             disks.try_for_each(|(disk, plan)| reader.disk(disk, &plan.plan))
         })?,
     };
@@ -352,9 +373,4 @@ fn confirm(disks: &[DiskSource], planned: &[PlannedDisk]) -> Result<ConfirmedDis
         }));
     }
     Ok(ConfirmedDisks { warnings, doubts })
-}
-
-/// Number of jobs under a memory bound; at least two, so that reading and storing overlap.
-fn jobs_within(memory_bytes: u64) -> u64 {
-    (memory_bytes.saturating_sub(FIXED_MEMORY_BYTES) / SegmentJob::MEMORY_BYTES).clamp(2, 32)
 }

@@ -1,14 +1,16 @@
-//! Third thread of a backup: encrypts chunks into packs, writes recipes, builds the trees.
+//! Packing thread of a backup: gives frames their places in packs, writes them in order, writes recipes, builds the trees.
 //!
-//! Steps are taken in the order in which the reader made them; they may arrive in another order.
+//! Steps are taken in the order in which the reader made them; they may arrive in another order. The frames of a job get
+//! their places then. The pool seals them, and they are written in the order of their places.
 
 use super::compress::ChunkCompressor;
 use super::in_flight_chunks::InFlightChunks;
-use super::job::{ChunkState, JobEntry, NewChunk, NumberedStep, SegmentJob, TreeStep};
+use super::job::{ChunkState, JobEntry, JobFrame, NewChunk, PackedChunk, SegmentJob, TreeStep};
+use super::work_queue::{NumberedJob, Work, WorkQueue};
 use crate::keys::RecipeKey;
 use crate::packs::home::PackHome;
 use crate::packs::pack::format::FLAG_ZSTD;
-use crate::packs::pack::writer::FrameInput;
+use crate::packs::pack::writer::{FrameHead, FrameInput, WrittenPack};
 use crate::packs::pack::{FrameLocation, format};
 use crate::packs::pack_appender::PackAppender;
 use crate::packs::pack_store::PackStore;
@@ -18,9 +20,23 @@ use crate::snapshot::recipe::format::{PAGE_LEVEL, ROOT_LEVEL};
 use crate::snapshot::recipe::{DiskRoot, FrameRef, PAGE_SEGMENTS, RecipeEntry, RecipePage, SegmentRecipe};
 use copal_chunk::ChunkId;
 use copal_kv::Durability;
-use crossbeam_channel::{Receiver, Sender};
-use std::collections::BTreeMap;
+use crossbeam_channel::Receiver;
+use std::collections::{BTreeMap, VecDeque};
 use uuid::Uuid;
+
+/// A message to the packer, with the number of its step.
+pub(super) enum PackMessage {
+    /// A step without a job.
+    Step(u64, TreeStep),
+    /// A job whose chunks are compressed.
+    Packed(NumberedJob),
+    /// A job whose frames are encrypted.
+    Sealed(NumberedJob),
+    /// This is no step: all before it are the backup.
+    End(u64),
+    /// A thread of the pool has failed.
+    Failed(Error),
+}
 
 /// A disk whose tree is stored.
 pub(crate) struct BuiltDisk {
@@ -78,32 +94,48 @@ impl<'a> TreePacker<'a> {
         })
     }
 
-    /// Takes all steps; jobs go back to `free`.
-    pub(crate) fn run(
-        &mut self,
-        steps: &Receiver<NumberedStep>,
-        free: &Sender<Box<SegmentJob>>,
-    ) -> Result<()> {
+    /// Takes all steps until their end. Ends the work of the pool in any case.
+    pub(super) fn run(&mut self, messages: &Receiver<PackMessage>, queue: &WorkQueue) -> Result<()> {
+        let _end = EndOfWork(queue);
         let mut waiting = BTreeMap::new();
-        let mut next = 0;
-        for NumberedStep { number, step } in steps {
-            waiting.insert(number, step);
-            while let Some(step) = waiting.remove(&next) {
-                next += 1;
-                if let Some(job) = self.take(step)? {
-                    // The reader may have ended already, and then needs no job.
-                    let _ = free.send(job);
+        let mut sealing = SealingJobs::default();
+        let (mut next, mut end) = (0, None);
+        for message in messages {
+            match message {
+                PackMessage::Step(number, step) => drop(waiting.insert(number, step)),
+                PackMessage::Packed(NumberedJob { number, job }) => {
+                    waiting.insert(number, TreeStep::Write(job));
                 }
+                PackMessage::Sealed(job) => sealing.add(job),
+                PackMessage::End(number) => end = Some(number),
+                PackMessage::Failed(error) => return Err(error),
+            }
+            let first = next;
+            while let Some(step) = waiting.remove(&next) {
+                if let Some(job) = self.take(step)? {
+                    sealing.order.push_back(next);
+                    queue.push(Work::Seal(NumberedJob { number: next, job }));
+                }
+                next += 1;
+            }
+            if next > first {
+                queue.note_packed(next);
+            }
+            while let Some(job) = sealing.next() {
+                self.write(&job)?;
+                queue.give_back(job);
+            }
+            if end == Some(next) && sealing.order.is_empty() {
+                return Ok(());
             }
         }
-        Ok(())
+        Err(Error::Invalid { reason: "a thread of the backup ended early".into() })
     }
 
     /// Makes chunks durable and adds them to the index, so that they are kept even if the session fails.
     pub(crate) fn finish_chunks(&mut self) -> Result<()> {
-        if let Some(written) = self.chunks.finish()? {
-            self.in_flight.mark_indexed(&written);
-        }
+        let finished = self.chunks.finish()?;
+        self.note_finished(finished);
         self.report();
         Ok(())
     }
@@ -144,21 +176,26 @@ impl<'a> TreePacker<'a> {
                 let segment = self.write_segment(&mut job)?;
                 self.wrote_segment = true;
                 self.push_segment(Some(segment))?;
-                self.report();
                 return Ok(Some(job));
             }
         }
         Ok(None)
     }
 
+    /// Gives the new chunks of a job their places, and writes its recipe.
     fn write_segment(&mut self, job: &mut SegmentJob) -> Result<FrameRef> {
         let mut entries = Vec::with_capacity(job.entries.len());
+        job.frames.clear();
         for JobEntry { length, state, is_unresolved } in std::mem::take(&mut job.entries) {
             let chunk = match state {
                 ChunkState::Hole => None,
                 ChunkState::Known(reference) => Some(reference),
                 ChunkState::InFlight(id) => Some(FrameRef { id, location: self.location_of(&id)? }),
-                ChunkState::New(chunk) => Some(FrameRef { id: chunk.id, location: self.store(job, &chunk)? }),
+                ChunkState::New(NewChunk { id, raw, packed }) => {
+                    let packed = packed.expect("a chunk is packed before its segment is written");
+                    let location = self.place(job, (id, raw.len()), packed)?;
+                    Some(FrameRef { id, location })
+                }
             };
             entries.push(RecipeEntry { length, chunk, is_unresolved });
         }
@@ -166,19 +203,40 @@ impl<'a> TreePacker<'a> {
         self.write_recipe(job.recipe_id, &frame)
     }
 
-    fn store(&mut self, job: &SegmentJob, chunk: &NewChunk) -> Result<FrameLocation> {
-        let (flags, payload) = match &chunk.packed {
-            Some(packed) => (FLAG_ZSTD, &job.packed[packed.clone()]),
-            None => (0, &job.segment[chunk.raw.clone()]),
+    fn place(
+        &mut self,
+        job: &mut SegmentJob,
+        (id, raw_bytes): (ChunkId, usize),
+        packed: PackedChunk,
+    ) -> Result<FrameLocation> {
+        let head = FrameHead {
+            id: id.short(),
+            raw_bytes: raw_bytes as u32,
+            flags: if packed.is_compressed { FLAG_ZSTD } else { 0 },
+            payload_bytes: packed.payload_bytes(),
         };
-        let raw_bytes = chunk.raw.len() as u32;
-        let (location, finished) =
-            self.chunks.append(&FrameInput { id: chunk.id.short(), raw_bytes, flags, payload })?;
+        let (placed, finished) = self.chunks.place(&head)?;
+        self.note_finished(finished);
+        let location = placed.location;
+        self.in_flight.place(&id, location);
+        job.frames.push(JobFrame { range: packed.frame, placed });
+        Ok(location)
+    }
+
+    /// Writes the sealed frames of a job.
+    fn write(&mut self, job: &SegmentJob) -> Result<()> {
+        for frame in job.sealed() {
+            let finished = self.chunks.write(frame)?;
+            self.note_finished(finished);
+        }
+        self.report();
+        Ok(())
+    }
+
+    fn note_finished(&self, finished: Option<WrittenPack>) {
         if let Some(written) = finished {
             self.in_flight.mark_indexed(&written);
         }
-        self.in_flight.place(&chunk.id, location);
-        Ok(location)
     }
 
     /// Location of a chunk that an earlier job of this session stored.
@@ -250,5 +308,35 @@ impl<'a> TreePacker<'a> {
         };
         self.built.push(BuiltDisk { root: reference, size_bytes, data_bytes });
         Ok(())
+    }
+}
+
+/// Jobs whose frames have their places.
+#[derive(Default)]
+struct SealingJobs {
+    /// Their numbers, in the order of the places.
+    order: VecDeque<u64>,
+    sealed: BTreeMap<u64, Box<SegmentJob>>,
+}
+
+impl SealingJobs {
+    fn add(&mut self, NumberedJob { number, job }: NumberedJob) {
+        self.sealed.insert(number, job);
+    }
+
+    /// The next job to be written, if it is sealed.
+    fn next(&mut self) -> Option<Box<SegmentJob>> {
+        let job = self.sealed.remove(self.order.front()?)?;
+        self.order.pop_front();
+        Some(job)
+    }
+}
+
+/// Ends the work of the pool when dropped.
+struct EndOfWork<'q>(&'q WorkQueue);
+
+impl Drop for EndOfWork<'_> {
+    fn drop(&mut self) {
+        self.0.finish();
     }
 }

@@ -1,38 +1,32 @@
-//! First thread of a backup: reads blocks that may have changed, cuts them into chunks, names these, and
-//! decides which are stored.
+//! Calling thread of a backup: walks the disk, and gives the segments that may have changed to the pool.
 //!
 //! Invariants
 //! - A segment that no list of changes names is not read: its reference is taken from the base. A page of
 //!   such segments is taken by its own reference.
 //! - A segment whose recipe has the name of the base's recipe takes the base's reference, and costs no
 //!   look-up.
-//! - The bytes that are hashed are the bytes that are stored: they are read once.
+//! - Each step has a number: the order of the disk. All that depends on other segments of the backup is decided in it.
 
 use super::changes::{ChangedBlocks, apply_zero_extent, segment_range};
-use super::chunk_sink::ChunkSink;
-use super::in_flight_chunks::InFlightChunks;
+use super::decide::{ChunkDecider, Offer};
 use super::job::{SegmentJob, TreeStep};
 use super::pipeline_end::{PipelineEnd, PipelineResult};
 use super::read_estimate::bytes_ahead;
-use super::read_helpers::{data_of, pieces_of, read_exactly, read_fully};
-use super::stored_chunks::StoredChunks;
-use crate::catalog::popular::PopularState;
-use crate::catalog::replay::ReplayedLog;
-use crate::keys::RecipeKey;
-use crate::packs::pack_store::PackStore;
+use super::read_helpers::read_fully;
+use super::segment_reader::{SegmentReader, SegmentScope};
+use super::segment_task::{SegmentReading, SegmentTask};
+use super::work_queue::{Work, WorkQueue};
 use crate::request::error::{Error, Result};
-use crate::request::progress::{CancelFlag, Progress, Stage};
+use crate::request::progress::Stage;
 use crate::request::{BackupCounts, DiskSource};
 use crate::snapshot::recipe::{
     DiskRoot, FrameRef, PAGE_BYTES, PAGE_SEGMENTS, RecipeEntry, RecipePage, SegmentRecipe,
     format::MAX_DISK_BYTES, segments_of,
 };
 use crate::snapshot::tree::TreeReader;
-use copal_chunk::{BLOCK_BYTES, BlockChange, Chunker, NewPiece, SEGMENT_BYTES, SegmentPiece, rechunk, split};
+use copal_chunk::{BLOCK_BYTES, BlockChange, SEGMENT_BYTES};
 use copal_disk::source::{Extent, ExtentKind};
 use std::ops::Range;
-use std::sync::Arc;
-use uuid::Uuid;
 
 /// A changed segment is read whole if at most one block in this many written ones is clean.
 const CLEAN_SHARE: usize = 8;
@@ -61,79 +55,75 @@ pub(super) fn pages_of(size_bytes: u64) -> u64 {
 }
 
 /// State of the reading thread.
-pub(crate) struct DiskReader<'a> {
-    pub(super) pack_store: &'a PackStore,
-    chunker: &'a Chunker,
-    pub(super) in_flight: &'a InFlightChunks,
-    progress: &'a dyn Progress,
-    cancel: &'a CancelFlag,
-    pub(super) key: RecipeKey,
-    pub(super) tree: TreeReader<'a>,
-    pub(super) stored: StoredChunks<'a>,
-    /// Chunks of changed segments are stored without a look-up.
-    pub(super) stores_whole_segments: bool,
-    pub(super) outlet: ChunkSink,
+pub(crate) struct DiskReader<'r, 'a> {
+    pub(super) scope: &'r SegmentScope<'a>,
+    decider: &'r ChunkDecider<'r>,
+    /// Free jobs, and the pool that reads segments.
+    queue: Option<&'r WorkQueue>,
+    /// Segments are read by this thread, because the decisions about others are made here, too.
+    pub(super) reads_itself: bool,
+    /// Number of the disk in the request.
+    disk: usize,
+    /// Number of the next step.
+    next: u64,
+    tree: TreeReader<'a>,
+    /// Reads segments on this thread.
+    pub(super) segments: SegmentReader<'r, 'a>,
     pub(crate) counts: BackupCounts,
     /// The last answer of the source about extents, so that a long hole is asked for once.
     extent: Option<Extent>,
     /// A job that was not needed.
-    pub(super) spare: Option<Box<SegmentJob>>,
+    spare: Option<Box<SegmentJob>>,
 }
 
-impl<'a> DiskReader<'a> {
-    pub(crate) fn new(
-        pack_store: &'a PackStore,
-        chunker: &'a Chunker,
-        in_flight: &'a InFlightChunks,
-        progress: &'a dyn Progress,
-        cancel: &'a CancelFlag,
-        vm: Uuid,
-        outlet: ChunkSink,
-    ) -> Result<DiskReader<'a>> {
+impl<'r, 'a> DiskReader<'r, 'a> {
+    /// A reader for the pool of `queue`; without one it reads segments itself, one job after another.
+    pub(super) fn new(
+        scope: &'r SegmentScope<'a>,
+        decider: &'r ChunkDecider<'r>,
+        queue: Option<&'r WorkQueue>,
+    ) -> Result<DiskReader<'r, 'a>> {
         Ok(DiskReader {
-            pack_store,
-            chunker,
-            in_flight,
-            progress,
-            cancel,
-            key: pack_store.keys.recipe_key(vm),
-            tree: TreeReader::new(pack_store, vm)?,
-            stored: StoredChunks::new(pack_store, in_flight, pack_store.home_of_chunks(vm)),
-            stores_whole_segments: false,
-            outlet,
+            scope,
+            decider,
+            queue,
+            reads_itself: queue.is_none(),
+            disk: 0,
+            next: 0,
+            tree: TreeReader::new(scope.pack_store, scope.vm)?,
+            segments: SegmentReader::new(scope)?,
             counts: BackupCounts::default(),
             extent: None,
             spare: None,
         })
     }
 
-    /// From now on each stored frame is decrypted before it is referred to.
-    pub(crate) fn verify_stored_frames(&mut self) -> Result<()> {
-        self.stored.verify_frames()
-    }
-
-    /// From now on frames of popular packs that do not count in this log are not referred to.
-    pub(crate) fn set_popular(&mut self, popular: Arc<ReplayedLog<PopularState>>) {
-        self.stored.set_popular(popular);
+    /// The disk whose segments are read from now on.
+    pub(super) fn choose_disk(&mut self, number: usize) -> &'a DiskSource {
+        self.disk = number;
+        &self.scope.disks[number]
     }
 
     /// Reads one disk.
-    pub(crate) fn disk(&mut self, disk: &DiskSource, plan: &DiskPlan) -> PipelineResult<()> {
+    pub(crate) fn disk(&mut self, number: usize, plan: &DiskPlan) -> PipelineResult<()> {
+        let disk = self.choose_disk(number);
         self.begin_disk(disk, plan)?;
-        let (size_bytes, data_bytes) = match disk.source.size_bytes() {
+        match disk.source.size_bytes() {
             Some(size) => {
-                let pages = 0..pages_of(size);
-                (size, self.pages(disk, plan, size, pages, plan.data_at_first())?)
+                self.pages(disk, plan, size, 0..pages_of(size))?;
+                self.end_disk(size, plan.data_at_first())
             }
-            None => self.stream(disk, plan.base.as_ref().map(|(root, _)| root))?,
-        };
-        self.end_disk(size_bytes, data_bytes)
+            None => {
+                let size = self.stream(disk, plan.base.as_ref().map(|(root, _)| root))?;
+                self.end_disk(size, 0)
+            }
+        }
     }
 
     /// Reports the estimate of the bytes to be read.
     pub(super) fn begin_disk(&mut self, disk: &DiskSource, plan: &DiskPlan) -> PipelineResult<()> {
         self.extent = None;
-        self.progress.stage(Stage::Plan, &disk.name, 0);
+        self.scope.progress.stage(Stage::Plan, &disk.name, 0);
         let changes = plan.changes.as_ref().filter(|_| plan.base.is_some());
         let ahead = bytes_ahead(disk, changes, |at| {
             self.check_cancel()?;
@@ -141,46 +131,43 @@ impl<'a> DiskReader<'a> {
         })?;
         // The map is walked again from its beginning.
         self.extent = None;
-        self.progress.stage(Stage::Read, &disk.name, ahead);
+        self.scope.progress.stage(Stage::Read, &disk.name, ahead);
         Ok(())
     }
 
-    /// Reads some pages of a disk of known size. `data`: bytes of the disk that are not holes, as known so
-    /// far; returns that number after these pages.
+    /// Reads some pages of a disk of known size.
     pub(super) fn pages(
         &mut self,
         disk: &DiskSource,
         plan: &DiskPlan,
         size: u64,
         pages: Range<u64>,
-        data: u64,
-    ) -> PipelineResult<u64> {
+    ) -> PipelineResult<()> {
         match (&plan.changes, &plan.base) {
-            (Some(changes), Some((base, _))) => self.incremental(disk, (size, pages), changes, base, data),
-            (_, base) => {
-                let base = base.as_ref().map(|(root, _)| root);
-                Ok(data + self.scan(disk, (size, pages), base)?)
-            }
+            (Some(changes), Some((base, _))) => self.incremental(disk, (size, pages), changes, base),
+            (_, base) => self.scan(disk, (size, pages), base.as_ref().map(|(root, _)| root)),
         }
     }
 
-    /// Ends the tree of a disk.
+    /// Ends the tree of a disk. `data_bytes`: its bytes that are not holes, but for the segments that were read.
     pub(super) fn end_disk(&mut self, size_bytes: u64, data_bytes: u64) -> PipelineResult<()> {
-        self.counts.logical_bytes += size_bytes;
-        self.counts.data_bytes += data_bytes;
         self.counts.segments += segments_of(size_bytes);
-        self.send(TreeStep::EndOfDisk { size_bytes, data_bytes })
+        self.offer(Offer::EndOfDisk { size_bytes, data_bytes })
     }
 
-    /// Reads the changed blocks. Returns the bytes of the new disk that are not holes.
+    /// Ends all steps. `end`: reason of an early end.
+    pub(super) fn end(&mut self, end: Option<PipelineEnd>) -> Result<()> {
+        self.decider.offer(self.next, Offer::End(end)).map(drop)
+    }
+
+    /// Reads the changed blocks.
     fn incremental(
         &mut self,
         disk: &DiskSource,
         (size, pages): (u64, Range<u64>),
         changes: &ChangedBlocks,
         base: &DiskRoot,
-        mut data: u64,
-    ) -> PipelineResult<u64> {
+    ) -> PipelineResult<()> {
         for index in pages {
             self.check_cancel()?;
             let page_start = index * PAGE_BYTES;
@@ -197,8 +184,7 @@ impl<'a> DiskReader<'a> {
                 .page(old.as_ref(), size, index)
                 .or_else(|error| self.unless_damaged(error).map(|()| RecipePage::default()))?;
             if page.segments.is_empty() {
-                data += self.whole_page(disk, &page_range, index, size)?;
-                self.progress.advance(changes.dirty_bytes_in(&page_range));
+                self.whole_page(disk, &page_range, index, size)?;
                 continue;
             }
             let numbers = (index * PAGE_SEGMENTS as u64)..;
@@ -212,24 +198,19 @@ impl<'a> DiskReader<'a> {
                 if !changes.touches(&range) {
                     self.counts.clean_segments += 1;
                     self.send(TreeStep::Segment(reference))?;
-                } else {
-                    self.check_cancel()?;
-                    let (before, after) = match self.old_segment(reference.as_ref(), size, number) {
-                        Ok(old) => (
-                            data_of(&old.entries),
-                            self.changed_segment(disk, &range, changes, reference, &old)?,
-                        ),
-                        Err(error) => {
-                            self.unless_damaged(error)?;
-                            (0, self.whole_segment(disk, &range, None)?)
-                        }
-                    };
-                    data = (data + after).saturating_sub(before);
-                    self.progress.advance(changes.dirty_bytes_in(&range));
+                    continue;
+                }
+                self.check_cancel()?;
+                match self.old_segment(reference.as_ref(), size, number) {
+                    Ok(old) => self.changed_segment(disk, range, changes, reference, old)?,
+                    Err(error) => {
+                        self.unless_damaged(error)?;
+                        self.whole_segment(disk, &range, None)?;
+                    }
                 }
             }
         }
-        Ok(data)
+        Ok(())
     }
 
     /// Reads a page of segments whose old recipes cannot be read.
@@ -239,14 +220,13 @@ impl<'a> DiskReader<'a> {
         page: &Range<u64>,
         index: u64,
         size: u64,
-    ) -> PipelineResult<u64> {
-        let mut data = 0;
+    ) -> PipelineResult<()> {
         for within in 0..segments_of(page.end - page.start) {
             self.check_cancel()?;
             let range = segment_range(size, index * PAGE_SEGMENTS as u64 + within);
-            data += self.whole_segment(disk, &range, None)?;
+            self.whole_segment(disk, &range, None)?;
         }
-        Ok(data)
+        Ok(())
     }
 
     /// If the base is damaged, more of the disk is read, and the backup continues.
@@ -254,7 +234,7 @@ impl<'a> DiskReader<'a> {
         if !error.is_corruption() {
             return Err(error);
         }
-        self.progress.notice(&format!("the base is not used here: {error}"));
+        self.scope.progress.notice(&format!("the base is not used here: {error}"));
         Ok(())
     }
 
@@ -270,12 +250,12 @@ impl<'a> DiskReader<'a> {
     fn changed_segment(
         &mut self,
         disk: &DiskSource,
-        range: &Range<u64>,
+        range: Range<u64>,
         changes: &ChangedBlocks,
         reference: Option<FrameRef>,
-        old: &SegmentRecipe,
-    ) -> PipelineResult<u64> {
-        let mut blocks = changes.blocks(range);
+        old: SegmentRecipe,
+    ) -> PipelineResult<()> {
+        let mut blocks = changes.blocks(&range);
         let count = |state| blocks.iter().filter(|&&block| block == state).count();
         let (written, clean) = (count(BlockChange::Written), count(BlockChange::Clean));
         if clean * CLEAN_SHARE <= written {
@@ -286,25 +266,10 @@ impl<'a> DiskReader<'a> {
                 .for_each(|block| *block = BlockChange::Written);
         }
         if written > 0 {
-            self.for_each_extent(disk, range, |extent| apply_zero_extent(&mut blocks, range, extent))?;
+            self.for_each_extent(disk, &range, |extent| apply_zero_extent(&mut blocks, &range, extent))?;
         }
-        let mut job = self.job(range.start)?;
-        let length = (range.end - range.start) as usize;
-        let pieces = pieces_of(&old.entries);
-        let mut read_bytes = 0;
-        let fresh = rechunk(self.chunker, &pieces, &blocks, &mut job.segment[..length], |at, buffer| {
-            read_bytes += buffer.len() as u64;
-            read_exactly(disk, range.start + at as u64, buffer)
-        })?;
-        self.counts.read_bytes += read_bytes;
-        let layout: Vec<(SegmentPiece, Option<FrameRef>)> = fresh
-            .into_iter()
-            .map(|fresh| match fresh {
-                NewPiece::Kept(index) => (pieces[index], old.entries[index].chunk),
-                NewPiece::New(piece) => (piece, None),
-            })
-            .collect();
-        self.finish_segment(job, &layout, reference, Some(old))
+        let dirty_bytes = changes.dirty_bytes_in(&range);
+        self.issue(range, reference, SegmentReading::Changed { blocks, old, dirty_bytes })
     }
 
     /// Reads everything that is not a hole.
@@ -313,8 +278,7 @@ impl<'a> DiskReader<'a> {
         disk: &DiskSource,
         (size, pages): (u64, Range<u64>),
         base: Option<&DiskRoot>,
-    ) -> PipelineResult<u64> {
-        let mut data = 0;
+    ) -> PipelineResult<()> {
         let mut number = pages.start * PAGE_SEGMENTS as u64;
         let segments = segments_of(size).min(pages.end * PAGE_SEGMENTS as u64);
         let mut page: Option<(u64, RecipePage)> = None;
@@ -333,12 +297,10 @@ impl<'a> DiskReader<'a> {
             }
             let range = segment_range(size, number);
             let reference = self.base_reference(base, size, number, &mut page);
-            let before = self.counts.read_bytes;
-            data += self.whole_segment(disk, &range, reference)?;
-            self.progress.advance(self.counts.read_bytes - before);
+            self.whole_segment(disk, &range, reference)?;
             number += 1;
         }
-        Ok(data)
+        Ok(())
     }
 
     /// The base's reference at this place. A base that cannot be read is ignored here; `check` reports the
@@ -355,11 +317,11 @@ impl<'a> DiskReader<'a> {
         if cached.as_ref().is_none_or(|(held, _)| *held != index) {
             let reference = base.pages.get(index as usize)?.as_ref();
             let page = self.tree.page(reference, base.size_bytes, index).unwrap_or_else(|error| {
-                self.progress.notice(&format!("the base is not used here: {error}"));
+                self.scope.progress.notice(&format!("the base is not used here: {error}"));
                 RecipePage::default()
             });
             // Of changed segments the old recipes are read. Which ones change is not known yet.
-            self.tree.announce(page.segments.iter().flatten());
+            self.scope.old.announce(&page);
             *cached = Some((index, page));
         }
         let (_, page) = cached.as_ref()?;
@@ -369,46 +331,32 @@ impl<'a> DiskReader<'a> {
         page.segments.get(within).copied().flatten().filter(|_| same_place)
     }
 
+    /// Reads a segment, but for its holes.
     pub(super) fn whole_segment(
         &mut self,
         disk: &DiskSource,
         range: &Range<u64>,
         reference: Option<FrameRef>,
-    ) -> PipelineResult<u64> {
+    ) -> PipelineResult<()> {
         let length = (range.end - range.start) as usize;
         let mut blocks = vec![BlockChange::Written; length.div_ceil(BLOCK_BYTES)];
         self.for_each_extent(disk, range, |extent| apply_zero_extent(&mut blocks, range, extent))?;
         if blocks.iter().all(|&block| block == BlockChange::Zeroed) {
-            self.send(TreeStep::Segment(None))?;
-            return Ok(0);
+            return self.send(TreeStep::Segment(None));
         }
-        let mut job = self.job(range.start)?;
-        let segment = &mut job.segment[..length];
-        let mut first = 0;
-        for run in blocks.chunk_by(|a, b| a == b) {
-            let bytes = first * BLOCK_BYTES..((first + run.len()) * BLOCK_BYTES).min(length);
-            first += run.len();
-            if run[0] == BlockChange::Zeroed {
-                segment[bytes].fill(0);
-            } else {
-                self.counts.read_bytes += bytes.len() as u64;
-                self.counts.dirty_bytes += bytes.len() as u64;
-                read_exactly(disk, range.start + bytes.start as u64, &mut segment[bytes])?;
-            }
-        }
-        self.split_segment(job, length, reference)
+        self.issue(range.clone(), reference, SegmentReading::Whole(blocks))
     }
 
-    /// Reads a stream in order. Returns its size and its bytes that are not holes.
-    fn stream(&mut self, disk: &DiskSource, base: Option<&DiskRoot>) -> PipelineResult<(u64, u64)> {
-        let mut data = 0;
+    /// Reads a stream in order. Returns its size.
+    fn stream(&mut self, disk: &DiskSource, base: Option<&DiskRoot>) -> PipelineResult<u64> {
         let mut size = 0;
         let mut page = None;
         for number in 0.. {
             self.check_cancel()?;
-            let mut job = self.job(size)?;
-            let length = read_fully(&*disk.source, size, &mut job.segment)
+            let mut job = self.job()?;
+            let length = read_fully(&*disk.source, size, job.segment_mut())
                 .map_err(|error| Error::Source { disk: disk.name.clone(), error })?;
+            let start = size;
             size += length as u64;
             if size > MAX_DISK_BYTES {
                 let reason = format!("disk {} is larger than 64 TiB", disk.name);
@@ -416,32 +364,40 @@ impl<'a> DiskReader<'a> {
             }
             self.counts.read_bytes += length as u64;
             self.counts.dirty_bytes += length as u64;
+            self.spare = Some(job);
             if length == 0 {
-                self.spare = Some(job);
                 break;
             }
             let reference = self.base_reference(base, size, number, &mut page);
-            data += self.split_segment(job, length, reference)?;
-            self.progress.advance(length as u64);
+            self.issue(start..size, reference, SegmentReading::Done)?;
+            self.scope.progress.advance(length as u64);
             if length < SEGMENT_BYTES {
                 break;
             }
         }
-        Ok((size, data))
+        Ok(size)
     }
 
-    /// Cuts a segment that was read completely.
-    fn split_segment(
+    /// Gives a segment to the pool, or reads it on this thread.
+    fn issue(
         &mut self,
-        job: Box<SegmentJob>,
-        length: usize,
+        range: Range<u64>,
         reference: Option<FrameRef>,
-    ) -> PipelineResult<u64> {
-        let pieces = split(self.chunker, &job.segment[..length]);
-        let layout: Vec<(SegmentPiece, Option<FrameRef>)> =
-            pieces.into_iter().map(|piece| (piece, None)).collect();
-        // The old recipe is read only if the new one differs.
-        self.finish_segment(job, &layout, reference, None)
+        reading: SegmentReading,
+    ) -> PipelineResult<()> {
+        let mut job = self.job()?;
+        job.start = range.start;
+        let number = self.number()?;
+        let task = SegmentTask { number, job, disk: self.disk, range, reference, reading };
+        match self.queue.filter(|_| !self.reads_itself) {
+            Some(queue) => queue.push(Work::Read(task)),
+            None => {
+                // Without this step, the next one gets its number.
+                let prepared = self.segments.prepare(task).inspect_err(|_| self.next = number)?;
+                self.spare = self.decider.offer(number, Offer::Segment(prepared))?;
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn extent_at(&mut self, disk: &DiskSource, offset: u64) -> PipelineResult<Extent> {
@@ -472,24 +428,47 @@ impl<'a> DiskReader<'a> {
         Ok(())
     }
 
-    /// An empty job for the segment that begins at `start`.
-    pub(super) fn job(&mut self, start: u64) -> PipelineResult<Box<SegmentJob>> {
-        let mut job = match self.spare.take() {
-            Some(job) => job,
-            None => self.outlet.job()?,
-        };
-        job.start = start;
-        Ok(job)
+    /// An empty job.
+    pub(super) fn job(&mut self) -> PipelineResult<Box<SegmentJob>> {
+        match (self.spare.take(), self.queue) {
+            (Some(job), _) => Ok(job),
+            (None, Some(queue)) => queue.free_job(),
+            (None, None) => Ok(SegmentJob::new()),
+        }
+    }
+
+    /// Bytes that are not holes in the segments that were read since the last call.
+    pub(super) fn more_data(&self) -> u64 {
+        self.decider.data_after(0)
+    }
+
+    /// Keeps a job that was not needed.
+    pub(super) fn keep(&mut self, job: Box<SegmentJob>) {
+        self.spare = Some(job);
     }
 
     pub(super) fn send(&mut self, step: TreeStep) -> PipelineResult<()> {
-        if let Some(job) = self.outlet.send(step)? {
+        self.offer(Offer::Step(step))
+    }
+
+    fn offer(&mut self, offer: Offer) -> PipelineResult<()> {
+        let number = self.number()?;
+        if let Some(job) = self.decider.offer(number, offer)? {
             self.spare = Some(job);
         }
         Ok(())
     }
 
+    /// The number of the next step.
+    fn number(&mut self) -> PipelineResult<u64> {
+        if let Some(queue) = self.queue {
+            queue.wait_for_room(self.next)?;
+        }
+        self.next += 1;
+        Ok(self.next - 1)
+    }
+
     pub(super) fn check_cancel(&self) -> PipelineResult<()> {
-        if self.cancel.is_cancelled() { Err(PipelineEnd::Cancelled) } else { Ok(()) }
+        if self.scope.cancel.is_cancelled() { Err(PipelineEnd::Cancelled) } else { Ok(()) }
     }
 }

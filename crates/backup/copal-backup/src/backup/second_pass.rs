@@ -42,15 +42,16 @@ impl PartAnswers<'_> {
     }
 }
 
-impl DiskReader<'_> {
+impl DiskReader<'_, '_> {
     /// Stores the popular chunks of a part that were assigned to this host.
     pub(super) fn store_popular(
         &mut self,
-        disk: &DiskSource,
+        disk: usize,
         spool: &ChunkSpool,
         answers: &[Answer],
         packer: &mut PopularPacker<'_>,
     ) -> PipelineResult<()> {
+        let disk = self.choose_disk(disk);
         let mut number = 0;
         let mut bytes = vec![0; SEGMENT_BYTES];
         spool.for_each(|spooled| {
@@ -74,7 +75,7 @@ impl DiskReader<'_> {
                 let raw = &bytes[chunk.raw];
                 // A chunk that differs by now is left to the pass that stores the rest. A chunk that occurs
                 // twice is stored once.
-                if self.pack_store.keys.id.id(raw) == chunk.id && !packer.has(&chunk.id.short())? {
+                if self.scope.pack_store.keys.id.id(raw) == chunk.id && !packer.has(&chunk.id.short())? {
                     packer.store(&chunk.id.short(), raw)?;
                     self.counts.popular_bytes += raw.len() as u64;
                 }
@@ -86,16 +87,20 @@ impl DiskReader<'_> {
     /// Sends the steps of a part, with the bytes of new chunks.
     pub(super) fn store_rest(
         &mut self,
-        disk: &DiskSource,
+        disk: usize,
         spool: &ChunkSpool,
         said: &PartAnswers<'_>,
         packer: &PopularPacker<'_>,
     ) -> PipelineResult<()> {
+        let disk = self.choose_disk(disk);
+        // Chunks are decided on this thread, in order, so no segment may be decided elsewhere.
+        self.reads_itself = true;
         let mut number = 0;
-        // Bytes of data that the disk gained and lost since the first pass.
-        let (mut more, mut less) = (0, 0);
+        // Bytes of data that segments had in the first pass and that are read anew.
+        let mut less = 0;
         spool.for_each(|spooled| match spooled {
             SpoolItem::Step(TreeStep::EndOfDisk { size_bytes, data_bytes }) => {
+                let more = self.more_data();
                 let data_bytes = (data_bytes + more).saturating_sub(less);
                 self.send(TreeStep::EndOfDisk { size_bytes, data_bytes })
             }
@@ -107,7 +112,7 @@ impl DiskReader<'_> {
                 let range = segment.range();
                 let before = segment.data_bytes();
                 if !self.store_segment(disk, segment, first, said, packer)? {
-                    more += self.whole_segment(disk, &range, None)?;
+                    self.whole_segment(disk, &range, None)?;
                     less += before;
                 }
                 Ok(())
@@ -139,30 +144,50 @@ impl DiskReader<'_> {
             }
             entries.push(JobEntry { length: entry.length, state, is_unresolved });
         }
-        let mut job = self.job(segment.start)?;
-        self.read_wanted(disk, segment.start, &wanted, &mut job.segment)?;
-        let ids = &self.pack_store.keys.id;
-        if wanted.iter().any(|chunk| ids.id(&job.segment[chunk.raw.clone()]) != chunk.id) {
-            self.spare = Some(job);
+        let mut job = self.job()?;
+        job.start = segment.start;
+        self.read_wanted(disk, segment.start, &wanted, job.segment_mut())?;
+        let ids = &self.scope.pack_store.keys.id;
+        if wanted.iter().any(|chunk| ids.id(&job.segment()[chunk.raw.clone()]) != chunk.id) {
+            self.keep(job);
             return Ok(false);
         }
+        let mut in_flight = self.scope.in_flight.lock();
         for entry in &mut entries {
             let ChunkState::New(NewChunk { id, raw, .. }) = &entry.state else {
                 continue;
             };
             // The chunk may occur twice in the segment.
-            entry.state = match self.in_flight.has(&id.short()) {
-                true => ChunkState::InFlight(*id),
-                false => {
-                    self.counts.unresolved_chunks += u64::from(entry.is_unresolved);
-                    self.state_of_new(*id, raw.clone())
-                }
-            };
+            if in_flight.has(&id.short()) {
+                entry.state = ChunkState::InFlight(*id);
+                continue;
+            }
+            in_flight.enter(&id.short());
+            self.counts.unresolved_chunks += u64::from(entry.is_unresolved);
+            self.counts.new_bytes += raw.len() as u64;
+            self.counts.new_chunks += 1;
         }
+        drop(in_flight);
         job.recipe_id = segment.recipe_id;
         job.entries = entries;
         self.send(TreeStep::Write(job))?;
         Ok(true)
+    }
+
+    /// The state of a chunk that this backup, or the index of its home, has.
+    fn known_to_vm(&mut self, id: ChunkId, bytes: u64) -> Result<Option<ChunkState>> {
+        if self.scope.in_flight.has(&id.short()) {
+            self.counts.inner_dup_bytes += bytes;
+            return Ok(Some(ChunkState::InFlight(id)));
+        }
+        let Some(known) = self.segments.stored.find(id, None)? else {
+            return Ok(None);
+        };
+        match self.scope.in_flight.wrote(known.location.pack) {
+            true => self.counts.inner_dup_bytes += bytes,
+            false => self.counts.cross_dup_bytes += bytes,
+        }
+        Ok(Some(ChunkState::Known(known)))
     }
 
     /// Decides about a chunk that the VM did not have. The flag tells whether it lacks an answer.
@@ -174,7 +199,7 @@ impl DiskReader<'_> {
         packer: &PopularPacker<'_>,
     ) -> PipelineResult<(ChunkState, bool)> {
         let bytes = chunk.raw.len() as u64;
-        if let Some(known) = self.known_to_vm(chunk.id, bytes, None)? {
+        if let Some(known) = self.known_to_vm(chunk.id, bytes)? {
             return Ok((known, false));
         }
         let found = match answer.ordinal() {
@@ -205,12 +230,12 @@ impl DiskReader<'_> {
             return Ok(None);
         }
         let location = FrameLocation { home: PackHome::Shared, volume: pack.volume, pack: pack.pack, slot };
-        let located = match self.pack_store.at(location, &id.short()) {
+        let located = match self.scope.pack_store.at(location, &id.short()) {
             Err(error) if error.is_corruption() => None,
             located => located?,
         };
         let opens = match &located {
-            Some(located) => self.stored.opens_to(located, id)?,
+            Some(located) => self.segments.stored.opens_to(located, id)?,
             None => false,
         };
         Ok(opens.then_some(location))

@@ -64,7 +64,6 @@ impl SpooledSegment {
 }
 
 /// One step of the second pass.
-#[derive(Debug)]
 pub(super) enum SpoolItem {
     Step(TreeStep),
     Segment(SpooledSegment),

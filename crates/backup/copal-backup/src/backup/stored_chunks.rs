@@ -14,45 +14,43 @@ use crate::request::error::Result;
 use crate::snapshot::recipe::FrameRef;
 use crate::steps::popular::counts;
 use copal_chunk::ChunkId;
+use parking_lot::RwLock;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// Chunks that the index of a VM has.
-pub(super) struct StoredChunks<'a> {
-    pack_store: &'a PackStore,
-    in_flight: &'a InFlightChunks,
+/// What the threads of a backup know about stored chunks together.
+pub(super) struct StoredScope<'a> {
+    pub(super) pack_store: &'a PackStore,
+    pub(super) in_flight: &'a InFlightChunks,
     /// Home of new chunks; others are looked up there.
-    home: PackHome,
-    /// Decrypts the frames of other sessions before they are referred to; `None`: they are trusted.
-    opened: Option<FrameReader<'a>>,
-    /// In a fleet, the log of popular packs: the VM's index may lead to a pack that is condemned by now.
-    popular: Option<Arc<ReplayedLog<PopularState>>>,
+    pub(super) home: PackHome,
+    /// Each stored frame is decrypted before it is referred to; otherwise the frames of other sessions are trusted.
+    pub(super) verifies_frames: bool,
+    /// In a fleet, the log of popular packs: the VM's index may lead to a pack that is condemned by now. Frames of popular
+    /// packs that do not count in this log are ignored.
+    pub(super) popular: Option<Arc<ReplayedLog<PopularState>>>,
     /// Packs from the index that exist: 8 bytes for each of 16 MiB.
-    seen: HashSet<PackNumber>,
+    pub(super) seen: RwLock<HashSet<PackNumber>>,
+}
+
+/// Chunks that the index of a VM has. One per thread.
+pub(super) struct StoredChunks<'a> {
+    scope: &'a StoredScope<'a>,
+    /// Decrypts frames, if they are not trusted.
+    opened: Option<FrameReader<'a>>,
 }
 
 impl<'a> StoredChunks<'a> {
-    pub(super) fn new(
-        pack_store: &'a PackStore,
-        in_flight: &'a InFlightChunks,
-        home: PackHome,
-    ) -> StoredChunks<'a> {
-        StoredChunks { pack_store, in_flight, home, opened: None, popular: None, seen: HashSet::new() }
+    pub(super) fn new(scope: &'a StoredScope<'a>) -> Result<StoredChunks<'a>> {
+        let opened = match scope.verifies_frames {
+            true => Some(FrameReader::new(scope.pack_store)?),
+            false => None,
+        };
+        Ok(StoredChunks { scope, opened })
     }
 
     pub(super) fn home(&self) -> PackHome {
-        self.home
-    }
-
-    /// From now on each stored frame is decrypted before it is referred to.
-    pub(super) fn verify_frames(&mut self) -> Result<()> {
-        self.opened = Some(FrameReader::new(self.pack_store)?);
-        Ok(())
-    }
-
-    /// From now on frames of popular packs that do not count in this log are ignored.
-    pub(super) fn set_popular(&mut self, popular: Arc<ReplayedLog<PopularState>>) {
-        self.popular = Some(popular);
+        self.scope.home
     }
 
     /// Reads the frames of these ids ahead, if each is decrypted before it is referred to. `rows`: their index
@@ -66,7 +64,7 @@ impl<'a> StoredChunks<'a> {
         let Some(opened) = &mut self.opened else { return Ok(()) };
         let mut frames = Vec::new();
         for (id, rows) in rows {
-            let places = self.pack_store.index.places_of(rows.clone())?;
+            let places = self.scope.pack_store.index.places_of(rows.clone())?;
             let first = places.into_iter().find(|(_, entry)| entry.home.has_chunks());
             frames.extend(first.map(|(row, entry)| (entry.location(row), *id)));
         }
@@ -78,10 +76,10 @@ impl<'a> StoredChunks<'a> {
     /// # Errors
     /// Errors of the store and the index.
     pub(super) fn find(&mut self, id: ChunkId, rows: Option<&Vec<IndexRow>>) -> Result<Option<FrameRef>> {
-        let index = &self.pack_store.index;
+        let index = &self.scope.pack_store.index;
         let places = match rows {
             Some(rows) => index.places_of(rows.clone())?,
-            None => index.places(self.home, &id.short())?,
+            None => index.places(self.scope.home, &id.short())?,
         };
         for (row, entry) in places {
             if !entry.home.has_chunks() {
@@ -92,13 +90,13 @@ impl<'a> StoredChunks<'a> {
             if index.is_damaged(row.pack, row.slot)? {
                 continue;
             }
-            let popular = self.popular.as_ref().filter(|_| entry.home == PackHome::Shared);
+            let popular = self.scope.popular.as_ref().filter(|_| entry.home == PackHome::Shared);
             if popular.is_some_and(|popular| !counts(popular, row.pack)) {
                 continue;
             }
             let location = entry.location(row);
             let known = FrameRef { id, location };
-            if self.in_flight.wrote(row.pack) || self.opens(&known)? {
+            if self.scope.in_flight.wrote(row.pack) || self.opens(&known)? {
                 return Ok(Some(known));
             }
         }
@@ -108,15 +106,17 @@ impl<'a> StoredChunks<'a> {
     fn opens(&mut self, known: &FrameRef) -> Result<bool> {
         let Some(frames) = &mut self.opened else {
             // The index may be outdated, so the existence of each pack is checked once.
-            if !self.seen.contains(&known.location.pack) {
-                if !self.pack_store.has_pack(known.location)? {
+            let pack = known.location.pack;
+            let is_seen = self.scope.seen.read().contains(&pack);
+            if !is_seen {
+                if !self.scope.pack_store.has_pack(known.location)? {
                     return Ok(false);
                 }
-                self.seen.insert(known.location.pack);
+                self.scope.seen.write().insert(pack);
             }
             return Ok(true);
         };
-        match self.pack_store.at(known.location, &known.id.short()) {
+        match self.scope.pack_store.at(known.location, &known.id.short()) {
             Ok(Some(located)) => frames.opens_to(&located, &known.id),
             Ok(None) => Ok(false),
             Err(error) if error.is_corruption() => Ok(false),

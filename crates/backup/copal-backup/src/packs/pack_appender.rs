@@ -1,17 +1,19 @@
 //! Appends frames to packs of one home; starts the next pack when one is full.
 //!
-//! A finished pack enters the index after it is durable, never before.
+//! A finished pack enters the index after it is durable, never before. A caller that seals frames in other threads places
+//! them first and writes them later, so several packs may be open; only the last of them takes new frames.
 
 use crate::index::{OlderRows, PackEntry};
 use crate::keys::random;
 use crate::packs::home::PackHome;
 use crate::packs::pack::format::PackHeader;
-use crate::packs::pack::writer::{FrameInput, PackWriter, WrittenPack};
+use crate::packs::pack::writer::{FrameHead, FrameInput, PackWriter, PlacedFrame, WrittenPack};
 use crate::packs::pack::{FrameLocation, PackNumber};
 use crate::packs::pack_store::PackStore;
 use crate::request::error::Result;
 use copal_kv::Durability;
 use copal_volume::{PutOptions, VolumeId};
+use std::collections::VecDeque;
 
 /// Writes the packs of one home, one after another.
 pub(crate) struct PackAppender<'a> {
@@ -19,7 +21,8 @@ pub(crate) struct PackAppender<'a> {
     home: PackHome,
     session: [u8; 16],
     durability: Durability,
-    open: Option<(VolumeId, PackWriter)>,
+    /// Packs with frames that are not written, in order, and the one that takes new frames.
+    open: VecDeque<(VolumeId, PackWriter)>,
     /// Bytes of finished packs.
     pub(crate) stored_bytes: u64,
 }
@@ -31,7 +34,7 @@ impl<'a> PackAppender<'a> {
         session: [u8; 16],
         durability: Durability,
     ) -> PackAppender<'a> {
-        PackAppender { pack_store, home, session, durability, open: None, stored_bytes: 0 }
+        PackAppender { pack_store, home, session, durability, open: VecDeque::new(), stored_bytes: 0 }
     }
 
     /// The home of its packs.
@@ -41,18 +44,47 @@ impl<'a> PackAppender<'a> {
 
     /// Appends a frame. Returns its location, and the pack that was finished to make room.
     pub(crate) fn append(&mut self, frame: &FrameInput<'_>) -> Result<(FrameLocation, Option<WrittenPack>)> {
-        let full = self.open.as_ref().is_some_and(|(_, pack)| !pack.has_room(frame.payload.len()));
-        let finished = if full { self.finish()? } else { None };
-        let (_, pack) = match &mut self.open {
-            Some(open) => open,
-            None => self.open.insert(start(self.pack_store, self.home, self.session)?),
-        };
-        Ok((pack.append(frame)?, finished))
+        let finished = self.make_room(frame.payload.len())?;
+        Ok((self.last()?.append(frame)?, finished))
     }
 
-    /// Finishes the open pack, if there is one, and adds it to the index.
-    pub(crate) fn finish(&mut self) -> Result<Option<WrittenPack>> {
-        let Some((vid, pack)) = self.open.take() else {
+    /// Gives a frame the next place. Returns also the pack that was finished to make room.
+    pub(crate) fn place(&mut self, frame: &FrameHead) -> Result<(PlacedFrame, Option<WrittenPack>)> {
+        let finished = self.make_room(frame.payload_bytes)?;
+        Ok((self.last()?.place(frame), finished))
+    }
+
+    /// Writes the next sealed frame, in the order of the places. Returns the pack that this finished.
+    pub(crate) fn write(&mut self, sealed: &[u8]) -> Result<Option<WrittenPack>> {
+        let (_, first) = self.open.front_mut().expect("a frame has its place in an open pack");
+        first.write(sealed)?;
+        let is_full = self.open.len() > 1;
+        if is_full { self.finish_first() } else { Ok(None) }
+    }
+
+    /// Leaves the last pack if it has no room for a frame. If all its frames are written, it is finished.
+    fn make_room(&mut self, payload_bytes: usize) -> Result<Option<WrittenPack>> {
+        match self.open.back() {
+            Some((_, pack)) if pack.has_room(payload_bytes) => return Ok(None),
+            _ => {}
+        }
+        let finished = if self.open.len() == 1 { self.finish_first()? } else { None };
+        self.open.push_back(start(self.pack_store, self.home, self.session)?);
+        Ok(finished)
+    }
+
+    /// The pack that takes new frames.
+    fn last(&mut self) -> Result<&mut PackWriter> {
+        if self.open.is_empty() {
+            self.open.push_back(start(self.pack_store, self.home, self.session)?);
+        }
+        let (_, pack) = self.open.back_mut().expect("one was started if there was none");
+        Ok(pack)
+    }
+
+    /// Finishes the first pack if all its frames are written.
+    fn finish_first(&mut self) -> Result<Option<WrittenPack>> {
+        let Some((vid, pack)) = self.open.pop_front_if(|(_, pack)| pack.is_written()) else {
             return Ok(None);
         };
         let written = pack.finish(&*self.pack_store.volumes.store, vid)?;
@@ -68,14 +100,22 @@ impl<'a> PackAppender<'a> {
         Ok(Some(written))
     }
 
-    /// Drops the open pack: nothing of it is stored.
-    pub(crate) fn abandon(&mut self) {
-        self.open = None;
+    /// Finishes the open pack, if there is one, and adds it to the index. Packs with frames that were placed and never
+    /// written, because a thread failed, are dropped.
+    pub(crate) fn finish(&mut self) -> Result<Option<WrittenPack>> {
+        let finished = self.finish_first();
+        self.open.clear();
+        finished
     }
 
-    /// Bytes in the open pack.
+    /// Drops the open packs: nothing of them is stored.
+    pub(crate) fn abandon(&mut self) {
+        self.open.clear();
+    }
+
+    /// Bytes in the open packs.
     pub(crate) fn open_bytes(&self) -> u64 {
-        self.open.as_ref().map_or(0, |(_, pack)| pack.bytes())
+        self.open.iter().map(|(_, pack)| pack.bytes()).sum()
     }
 }
 

@@ -82,6 +82,10 @@ mod rules {
         BROKEN.get().contains(&flaw)
     }
 
+    pub(super) fn here() -> &'static [Flaw] {
+        BROKEN.get()
+    }
+
     /// Runs `work` with these rules broken.
     pub(crate) fn with<T>(flaws: &'static [Flaw], work: impl FnOnce() -> T) -> T {
         BROKEN.set(flaws);
@@ -98,6 +102,31 @@ pub(crate) use rules::{by, with};
 #[cfg(not(test))]
 pub(crate) const fn by(_: Flaw) -> bool {
     false
+}
+
+/// The rules that are broken for a thread, to be carried to the threads that work for it.
+#[derive(Clone, Copy)]
+pub(crate) struct ThreadFlaws {
+    #[cfg(test)]
+    flaws: &'static [Flaw],
+}
+
+impl ThreadFlaws {
+    /// Those of this thread.
+    pub(crate) fn here() -> ThreadFlaws {
+        ThreadFlaws {
+            #[cfg(test)]
+            flaws: rules::here(),
+        }
+    }
+
+    /// Runs `work` on this thread with them.
+    pub(crate) fn run<T>(self, work: impl FnOnce() -> T) -> T {
+        #[cfg(test)]
+        return with(self.flaws, work);
+        #[cfg(not(test))]
+        work()
+    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,8 @@
 //! Streams one pack into a volume.
 //!
+//! A frame is placed, sealed and written. The place fixes its slot and offset, so frames may be sealed by several
+//! threads at once; they are written in the order of their places.
+//!
 //! Invariants
 //! - At most one block of 256 KiB, the rows and the hashes are in memory.
 //! - Every frame is decrypted again before it is written, and compared with its input.
@@ -14,19 +17,26 @@ use crate::request::error::{Error, Result};
 use crate::rules::broken::{self, Flaw};
 use bytes::{Bytes, BytesMut};
 use copal_volume::{FileInfo, FileWriter, ReadOptions, VolumeError, VolumeId, VolumeStore};
+use std::sync::Arc;
 
 /// Writer of one pack.
 pub(crate) struct PackWriter {
     file: Box<dyn FileWriter>,
-    cipher: PackCipher,
+    cipher: Arc<PackCipher>,
     header: PackHeader,
     home: PackHome,
     volume: u32,
+    /// The frames that have a place.
     rows: Vec<FrameRow>,
+    /// Offset behind the last of them.
+    placed_end: u64,
+    /// Number of frames that are written.
+    written: usize,
+    /// Bytes given to the store or waiting in `block`.
     offset: u64,
     block: BytesMut,
     hashes: Vec<u8>,
-    scratch: Vec<u8>,
+    scratch: SealScratch,
 }
 
 /// A durable pack.
@@ -45,6 +55,54 @@ pub(crate) struct FrameInput<'a> {
     pub(crate) payload: &'a [u8],
 }
 
+/// What is known of a frame before it is sealed.
+pub(crate) struct FrameHead {
+    pub(crate) id: [u8; 16],
+    pub(crate) raw_bytes: u32,
+    pub(crate) flags: u8,
+    /// Length of the payload after compression.
+    pub(crate) payload_bytes: usize,
+}
+
+/// The place of a frame, and the cipher of its pack.
+#[derive(Clone)]
+pub(crate) struct PlacedFrame {
+    cipher: Arc<PackCipher>,
+    id: [u8; 16],
+    pub(crate) location: FrameLocation,
+}
+
+/// Memory for the self-check of a frame. One per thread.
+#[derive(Default)]
+pub(crate) struct SealScratch {
+    payload: Vec<u8>,
+    encrypted: Vec<u8>,
+}
+
+impl PlacedFrame {
+    /// Encrypts the payload in place and writes its tag behind it. `frame`: the payload, and room for the tag.
+    /// # Errors
+    /// `SelfCheck`: the encrypted frame does not decrypt to the payload.
+    pub(crate) fn seal(&self, frame: &mut [u8], scratch: &mut SealScratch) -> Result<()> {
+        let slot = self.location.slot;
+        let SealScratch { payload, encrypted } = scratch;
+        let (body, tag) = frame.split_at_mut(frame.len() - TAG_BYTES);
+        payload.clear();
+        payload.extend_from_slice(body);
+        tag.copy_from_slice(&self.cipher.encrypt(slot, &self.id, body));
+        encrypted.clear();
+        encrypted.extend_from_slice(frame);
+        if broken::by(Flaw::BadMemory) {
+            encrypted[0] ^= 1;
+        }
+        let opened = self.cipher.decrypt(slot, &self.id, encrypted);
+        if opened.is_none_or(|bytes| bytes != &payload[..]) && !broken::by(Flaw::NoSelfCheck) {
+            return Err(Error::SelfCheck);
+        }
+        Ok(())
+    }
+}
+
 impl PackWriter {
     /// Starts a pack. `file` writes to this volume of a home.
     pub(crate) fn start(
@@ -55,18 +113,21 @@ impl PackWriter {
     ) -> Result<PackWriter> {
         let mut writer = PackWriter {
             file,
-            cipher: PackCipher::new(key, header.pack_id),
+            cipher: Arc::new(PackCipher::new(key, header.pack_id)),
             header,
             home,
             volume,
             rows: Vec::new(),
+            placed_end: 0,
+            written: 0,
             offset: 0,
             block: BytesMut::with_capacity(format::BLOCK_BYTES),
             hashes: Vec::new(),
-            scratch: Vec::new(),
+            scratch: SealScratch::default(),
         };
         let head = header.encode();
         writer.put(&head)?;
+        writer.placed_end = writer.offset;
         Ok(writer)
     }
 
@@ -78,45 +139,62 @@ impl PackWriter {
     pub(crate) fn has_room(&self, payload: usize) -> bool {
         let frame = (payload + TAG_BYTES) as u64;
         let rows = self.rows.len() as u32;
-        rows == 0 || (rows < format::MAX_FRAMES && self.offset + frame <= format::TARGET_BYTES)
+        rows == 0 || (rows < format::MAX_FRAMES && self.placed_end + frame <= format::TARGET_BYTES)
     }
 
-    /// Bytes given to the store so far.
+    /// Bytes of the pack so far.
     pub(crate) fn bytes(&self) -> u64 {
-        self.offset
+        self.placed_end
     }
 
-    /// Encrypts a frame, appends it and returns its location.
-    pub(crate) fn append(&mut self, frame: &FrameInput<'_>) -> Result<FrameLocation> {
-        let slot = self.rows.len() as u32;
-        let mut encrypted = std::mem::take(&mut self.scratch);
-        encrypted.clear();
-        encrypted.extend_from_slice(frame.payload);
-        let tag = self.cipher.encrypt(slot, &frame.id, &mut encrypted);
-        encrypted.extend_from_slice(&tag);
+    /// Whether every frame with a place is written.
+    pub(crate) fn is_written(&self) -> bool {
+        self.written == self.rows.len()
+    }
+
+    /// Gives a frame the next place.
+    pub(crate) fn place(&mut self, frame: &FrameHead) -> PlacedFrame {
         let row = FrameRow {
             id: frame.id,
-            offset: self.offset as u32,
-            stored: encrypted.len() as u32,
+            offset: self.placed_end as u32,
+            stored: (frame.payload_bytes + TAG_BYTES) as u32,
             raw: frame.raw_bytes,
             flags: frame.flags,
         };
         assert!(row.stored < 1 << 24 && row.raw < 1 << 24, "a frame is below 16 MiB");
-        self.put(&encrypted)?;
-        if broken::by(Flaw::BadMemory) {
-            encrypted[0] ^= 1;
-        }
-        let opened = self.cipher.decrypt(slot, &frame.id, &mut encrypted);
-        if opened.is_none_or(|bytes| bytes != frame.payload) && !broken::by(Flaw::NoSelfCheck) {
-            return Err(Error::SelfCheck);
-        }
-        self.scratch = encrypted;
+        let slot = self.rows.len() as u32;
+        self.placed_end = row.end();
         self.rows.push(row);
-        Ok(FrameLocation { home: self.home, volume: self.volume, pack: self.number(), slot })
+        let location = FrameLocation { home: self.home, volume: self.volume, pack: self.number(), slot };
+        PlacedFrame { cipher: Arc::clone(&self.cipher), id: frame.id, location }
     }
 
-    /// Writes footer, table and trailer. The pack is visible and durable when this returns.
+    /// Writes the next sealed frame, in the order of the places.
+    pub(crate) fn write(&mut self, sealed: &[u8]) -> Result<()> {
+        let row = &self.rows[self.written];
+        assert!(
+            u64::from(row.offset) == self.offset && row.stored as usize == sealed.len(),
+            "frames are written in the order of their places"
+        );
+        self.written += 1;
+        self.put(sealed)
+    }
+
+    /// Places, seals and writes a frame. Returns its location.
+    pub(crate) fn append(&mut self, frame: &FrameInput<'_>) -> Result<FrameLocation> {
+        let FrameInput { id, raw_bytes, flags, payload } = *frame;
+        let placed = self.place(&FrameHead { id, raw_bytes, flags, payload_bytes: payload.len() });
+        let mut sealed = Vec::with_capacity(payload.len() + TAG_BYTES);
+        sealed.extend_from_slice(payload);
+        sealed.resize(payload.len() + TAG_BYTES, 0);
+        placed.seal(&mut sealed, &mut self.scratch)?;
+        self.write(&sealed)?;
+        Ok(placed.location)
+    }
+
+    /// Writes footer, table and trailer. The pack is visible and durable when this returns. All its frames are written.
     pub(crate) fn finish(mut self, store: &dyn VolumeStore, vid: VolumeId) -> Result<WrittenPack> {
+        assert!(self.is_written(), "each frame of a finished pack is written");
         let footer_at = self.offset as u32;
         let mut footer = format::encode_rows(&self.rows);
         let tag = self.cipher.encrypt(format::FOOTER_SLOT, &[0; 16], &mut footer);
