@@ -1,28 +1,25 @@
-//! Check and verify: reads the repository and reports all damage.
+//! Check: reads the repository and reports all damage.
 //!
 //! A damage does not end the check; only the parts that it hides cannot be checked. An error means that the
 //! store itself failed.
 //!
-//! Not here: the snapshots that share a damaged part (`affected`).
+//! Not here: packs (`pack_check`), one snapshot (`verify`), the snapshots that share a damaged part (`affected`).
 
 pub(crate) mod affected;
-pub(crate) mod scan;
+mod pack_check;
+mod scan;
+pub(crate) mod verify;
 
 use crate::catalog::fields::SessionId;
 use crate::catalog::vm::PublishedSnapshot;
-use crate::check::affected::DamagedPlaces;
-use crate::check::scan::scan;
-use crate::index::reindex::{PackScope, StoredPack, for_each_pack};
-use crate::packs::pack::format::{self, PackHeader};
-use crate::packs::pack::reader;
-use crate::packs::pack_store::{FOOTERS_AHEAD, PackStore};
+use crate::check::pack_check::{ChosenPacks, check_packs};
+use crate::packs::pack_store::PackStore;
 use crate::request::error::{Error, Result};
 use crate::request::progress::{CancelFlag, Progress, Stage};
 use crate::request::{CheckReport, Damage, ReadData, SnapshotId};
 use crate::retention::misdated;
 use crate::sessions::parts::RepositoryParts;
-use crate::snapshot::fetch::{ChunkFetcher, ChunkTaker, WantedChunk};
-use crate::snapshot::manifest::Manifest;
+use crate::snapshot::fetch::WantedChunk;
 use crate::snapshot::recipe::{DiskRoot, FrameRef, PAGE_SEGMENTS, SegmentRecipe};
 use crate::snapshot::tree::TreeReader;
 use std::collections::{HashMap, HashSet};
@@ -100,70 +97,6 @@ fn words(error: Error) -> Result<(String, String)> {
     }
 }
 
-/// Decodes every chunk of one snapshot.
-pub(crate) fn verify(
-    parts: &RepositoryParts,
-    manifest: &Manifest,
-    progress: &dyn Progress,
-    cancel: &CancelFlag,
-) -> Result<CheckReport> {
-    let pack_store = parts.pack_store();
-    let mut report = CheckReport { snapshots: 1, ..CheckReport::default() };
-    let id = manifest.snapshot;
-    let mut walker = CheckWalk::new(parts, manifest.vm, cancel)?;
-    let mut fetcher = ChunkFetcher::new(pack_store, Some(cancel));
-    let mut wanted = Vec::new();
-    for disk in &manifest.disks {
-        progress.stage(Stage::Verify, &disk.name, disk.data_bytes);
-        let root = walker.tree.root(&disk.root, disk.size_bytes);
-        let Some(root) = noted(root, &mut report, id)? else {
-            continue;
-        };
-        walker.disk(&root, None, id, &mut report, |report, _, recipe| {
-            let before = wanted.len();
-            wanted.extend(WantedChunk::of_segment(recipe, 0));
-            report.references += (wanted.len() - before) as u64;
-            match wanted.len() < CHUNKS_OF_A_PART {
-                true => Ok(()),
-                false => {
-                    verify_part(&mut fetcher, &mut wanted, progress, |error| report.note(error, Some(id)))
-                }
-            }
-        })?;
-        verify_part(&mut fetcher, &mut wanted, progress, |error| report.note(error, Some(id)))?;
-    }
-    report.decoded_frames = report.references;
-    report.decoded_bytes = fetcher.fetched_bytes;
-    report.packs = fetcher.packs.len() as u64;
-    Ok(report)
-}
-
-/// Decodes the chunks of a part of a disk, and empties the list of them.
-fn verify_part(
-    fetcher: &mut ChunkFetcher<'_>,
-    wanted: &mut Vec<WantedChunk>,
-    progress: &dyn Progress,
-    mut note: impl FnMut(Error) -> Result<()>,
-) -> Result<()> {
-    let takers = || Box::new(CountTaker(progress)) as Box<dyn ChunkTaker + '_>;
-    fetcher.fetch(wanted, &takers, &mut |lost, error| {
-        progress.advance(u64::from(lost.length));
-        note(error)
-    })?;
-    wanted.clear();
-    Ok(())
-}
-
-/// Counts chunks whose bytes are not needed.
-struct CountTaker<'p>(&'p dyn Progress);
-
-impl ChunkTaker for CountTaker<'_> {
-    fn take(&mut self, wanted: &WantedChunk, _: &[u8]) -> Result<()> {
-        self.0.advance(u64::from(wanted.length));
-        Ok(())
-    }
-}
-
 /// Checks the whole repository.
 pub(crate) fn check(
     parts: &RepositoryParts,
@@ -192,7 +125,8 @@ pub(crate) fn check(
     for (vm, published) in &published {
         check_vm(parts, *vm, published, &mut report, progress, cancel)?;
     }
-    let places = check_packs(parts, read_data, &unfinished, &mut report, progress, cancel)?;
+    let packs = ChosenPacks::list(parts.pack_store(), read_data)?;
+    let places = check_packs(parts.pack_store(), &packs, &unfinished, &mut report, progress, cancel)?;
     if !report.is_clean() {
         affected::affected_snapshots(parts, &vms, &places, &mut report, progress, cancel)?;
     }
@@ -228,7 +162,7 @@ fn check_vm(
             report.recipes += 1;
             let old = before.get(&disk.name);
             let mut wanted = Vec::new();
-            walker.disk(&root, old, id, report, |report, _, recipe| {
+            walker.disk(&root, old, id, report, |report, recipe| {
                 wanted.extend(WantedChunk::of_segment(recipe, 0));
                 match wanted.len() < CHUNKS_OF_A_PART {
                     true => Ok(()),
@@ -265,6 +199,25 @@ fn check_references(
     Ok(())
 }
 
+/// Receives the findings of a walk.
+trait WalkFindings {
+    /// Notes a damage; returns an error that is not damage.
+    fn damage(&mut self, error: Error, snapshot: SnapshotId) -> Result<()>;
+
+    /// Counts a recipe, page or root.
+    fn recipe(&mut self);
+}
+
+impl WalkFindings for CheckReport {
+    fn damage(&mut self, error: Error, snapshot: SnapshotId) -> Result<()> {
+        self.note(error, Some(snapshot))
+    }
+
+    fn recipe(&mut self) {
+        self.recipes += 1;
+    }
+}
+
 /// Walks the parts of a disk that it does not share with an older one.
 struct CheckWalk<'a> {
     tree: TreeReader<'a>,
@@ -276,13 +229,13 @@ impl<'a> CheckWalk<'a> {
         Ok(CheckWalk { tree: TreeReader::new(parts.pack_store(), vm)?, cancel })
     }
 
-    fn disk(
+    fn disk<F: WalkFindings>(
         &mut self,
         root: &DiskRoot,
         old: Option<&DiskRoot>,
         id: SnapshotId,
-        report: &mut CheckReport,
-        mut visit: impl FnMut(&mut CheckReport, u64, &SegmentRecipe) -> Result<()>,
+        findings: &mut F,
+        mut visit: impl FnMut(&mut F, &SegmentRecipe) -> Result<()>,
     ) -> Result<()> {
         for (index, page) in root.pages.iter().enumerate() {
             let before = old.and_then(|old| old.pages.get(index).copied().flatten());
@@ -291,10 +244,10 @@ impl<'a> CheckWalk<'a> {
             };
             let index = index as u64;
             let page = self.tree.page(Some(reference), root.size_bytes, index);
-            let Some(page) = noted(page, report, id)? else {
+            let Some(page) = noted(page, findings, id)? else {
                 continue;
             };
-            report.recipes += 1;
+            findings.recipe();
             let old_size = old.map_or(0, |old| old.size_bytes);
             let shared = before.and_then(|before| self.tree.page(Some(&before), old_size, index).ok());
             let is_new = |(within, segment): &(usize, &FrameRef)| {
@@ -311,96 +264,20 @@ impl<'a> CheckWalk<'a> {
                 }
                 let number = index * PAGE_SEGMENTS as u64 + within as u64;
                 let recipe = self.tree.segment(segment, root.size_bytes, number);
-                let Some(recipe) = noted(recipe, report, id)? else {
+                let Some(recipe) = noted(recipe, findings, id)? else {
                     continue;
                 };
-                report.recipes += 1;
-                visit(report, number, &recipe)?;
+                findings.recipe();
+                visit(findings, &recipe)?;
             }
         }
         Ok(())
     }
 }
 
-fn noted<T>(outcome: Result<T>, report: &mut CheckReport, snapshot: SnapshotId) -> Result<Option<T>> {
+fn noted<T>(outcome: Result<T>, findings: &mut impl WalkFindings, snapshot: SnapshotId) -> Result<Option<T>> {
     match outcome {
         Ok(value) => Ok(Some(value)),
-        Err(error) => report.note(error, Some(snapshot)).map(|()| None),
-    }
-}
-
-fn check_packs(
-    parts: &RepositoryParts,
-    read_data: ReadData,
-    unfinished: &HashSet<SessionId>,
-    report: &mut CheckReport,
-    progress: &dyn Progress,
-    cancel: &CancelFlag,
-) -> Result<DamagedPlaces> {
-    let pack_store = parts.pack_store();
-    let mut places = DamagedPlaces::default();
-    let mut packs = Vec::new();
-    for_each_pack(pack_store, PackScope::All, |pack| {
-        packs.push(pack);
-        Ok(())
-    })?;
-    // In the order in which they were written, which is about that of their places.
-    packs.sort_unstable_by_key(|pack| pack.info.fid);
-    let chosen = packs.iter().filter(|pack| is_chosen(read_data, pack));
-    progress.stage(Stage::ReadData, "packs", chosen.map(|pack| pack.info.size).sum());
-    let order: Vec<_> = packs.iter().map(|pack| (pack.home, pack.volume, pack.number)).collect();
-    for (at, pack) in packs.into_iter().enumerate() {
-        if at.is_multiple_of(FOOTERS_AHEAD) {
-            pack_store.load_footers(order[at..].iter().copied())?;
-        }
-        if cancel.is_cancelled() {
-            return Err(Error::Cancelled { kept_bytes: None });
-        }
-        report.packs += 1;
-        let check_header = |report: &mut CheckReport, header: Result<PackHeader>| match header {
-            Ok(header) => {
-                report.unfinished_packs += u64::from(unfinished.contains(&header.session));
-                if header.domain == *pack_store.volumes.domain.as_bytes() && header.kind == pack.home.kind() {
-                    return Ok(());
-                }
-                report.note(reader::damaged(pack.number, "its header does not match its location"), None)
-            }
-            Err(error) => report.note(error, None),
-        };
-        let footer = match pack_store.footer(pack.home, pack.volume, pack.number) {
-            Ok(Some((footer, _))) => Ok(footer),
-            Ok(None) => Err(reader::damaged(pack.number, "it is missing")),
-            Err(error) => Err(error),
-        };
-        let footer = match footer {
-            Ok(footer) if is_chosen(read_data, &pack) => footer,
-            footer => {
-                let header = reader::header(&*pack_store.volumes.store, pack.vid, pack.number);
-                check_header(report, header)?;
-                footer.err().map_or(Ok(()), |error| report.note(error, None))?;
-                continue;
-            }
-        };
-        let ids = pack.home.has_chunks().then_some(&pack_store.keys.id);
-        let is_clean =
-            scan(pack_store, pack.vid, &footer, ids, report, &mut places, &mut |report, block| {
-                let header = &block[..block.len().min(format::HEADER_BYTES)];
-                check_header(report, reader::header_of(pack.number, header))
-            })?;
-        if is_clean {
-            report.verified_packs.insert(pack.info.fid);
-        }
-        progress.advance(pack.info.size);
-    }
-    Ok(places)
-}
-
-fn is_chosen(read_data: ReadData, pack: &StoredPack) -> bool {
-    match read_data {
-        ReadData::No => false,
-        ReadData::All => true,
-        ReadData::Slice { index, of } => {
-            pack.number.0 % u64::from(of.max(1)) == u64::from(index.saturating_sub(1))
-        }
+        Err(error) => findings.damage(error, snapshot).map(|()| None),
     }
 }

@@ -1,71 +1,79 @@
-//! Scans a whole pack from front to back: block hashes, encryption, compression, ids.
+//! Scans whole packs from front to back: block hashes, encryption, compression, ids.
+//!
+//! One thread reads the blocks of a pack in order, and cuts them into runs. Workers check the runs; a run has all
+//! frames that end in its blocks. So the results of runs in order are those of a scan by one thread.
 
-use crate::check::affected::DamagedPlaces;
-use crate::packs::pack::format::{self, HEADER_BYTES};
+use crate::packs::pack::format::{self, FrameRow};
 use crate::packs::pack::reader::{FrameInflater, PackFooter, open_frame};
 use crate::packs::pack_store::PackStore;
-use crate::request::CheckReport;
-use crate::request::error::Result;
+use crate::request::error::{Error, Result};
 use bytes::Bytes;
 use copal_chunk::IdKey;
 use copal_volume::VolumeId;
 use std::ops::{ControlFlow, Range};
-
-/// Checks the first block of a pack, which begins with its header.
-pub(crate) type HeaderCheck<'h> = dyn FnMut(&mut CheckReport, &[u8]) -> Result<()> + 'h;
+use std::sync::Arc;
 
 /// Blocks that are read with one call: those of a pack. Blocks that come early wait for those before them.
 const BLOCKS_OF_A_CALL: usize = 128;
+/// Blocks of a full run.
+const BLOCKS_OF_A_RUN: usize = 2;
+/// Memory of a full run, in bytes.
+pub(crate) const RUN_BYTES: usize = BLOCKS_OF_A_RUN * format::BLOCK_BYTES;
 
-/// Reads every byte of a pack once, in order, and notes damage with its place. If `ids` is set, chunks are
-/// compared with their ids. `header` gets the first block. Returns
-/// whether no byte is damaged.
-///
-/// Memory: the blocks that are in flight together, and the frame that straddles them.
+/// A block of a pack; `None`: it could not be read.
+type StoredBlock = (Range<u64>, Option<Bytes>);
+
+/// Consecutive blocks of a pack, and the frames that end in them.
+pub(crate) struct BlockRun {
+    footer: Arc<PackFooter>,
+    /// Blocks before this run that its first frame begins in.
+    before: Vec<StoredBlock>,
+    first: usize,
+    blocks: Vec<Result<Bytes>>,
+    slots: Range<usize>,
+}
+
+/// The findings of a scan in a run, in order, and the frames that opened.
+pub(crate) struct ScannedRun {
+    pub(crate) findings: Vec<ScanFinding>,
+    pub(crate) frames: u64,
+    pub(crate) frame_bytes: u64,
+}
+
+/// A finding of a scan.
+pub(crate) enum ScanFinding {
+    /// The first bytes of the pack.
+    Head(Bytes),
+    /// A block that could not be read, or has a wrong hash.
+    BadBlock(Range<u64>, Error),
+    /// A frame that does not open, or not to its id.
+    LostFrame(u32, Error),
+}
+
+/// Reads every byte of a pack once, in order. `take` gets the blocks as runs.
 /// # Errors
-/// Errors of the store that are not damage.
-pub(crate) fn scan(
+/// Errors of the store that are not damage; those of `take`.
+pub(crate) fn read_runs(
     pack_store: &PackStore,
     vid: VolumeId,
-    footer: &PackFooter,
-    ids: Option<&IdKey>,
-    report: &mut CheckReport,
-    places: &mut DamagedPlaces,
-    header: &mut HeaderCheck<'_>,
-) -> Result<bool> {
-    let mut scan = PackScan {
-        pack_store,
-        footer,
-        ids,
-        report,
-        places,
-        is_clean: true,
-        bad_blocks: Vec::new(),
-        lost: Vec::new(),
-        inflater: FrameInflater::new()?,
-        raw: Vec::new(),
-        held: Vec::new(),
-        held_at: 0,
-        next_slot: 0,
-    };
-    let hashes: Vec<&[u8]> = footer.table.chunks_exact(format::BLOCK_HASH_BYTES).collect();
-    let range = |number: usize| {
-        let start = (number * format::BLOCK_BYTES) as u64;
-        start..(start + format::BLOCK_BYTES as u64).min(footer.hashed_end)
-    };
-    for first in (0..hashes.len()).step_by(BLOCKS_OF_A_CALL) {
-        let last = (first + BLOCKS_OF_A_CALL).min(hashes.len());
-        let ranges: Vec<Range<u64>> = (first..last).map(range).collect();
+    footer: &Arc<PackFooter>,
+    take: &mut dyn FnMut(BlockRun) -> Result<()>,
+) -> Result<()> {
+    let count = footer.table.len() / format::BLOCK_HASH_BYTES;
+    let mut cutter = RunCutter { run: BlockRun::new(footer, 0, 0, Vec::new()), count };
+    for first in (0..count).step_by(BLOCKS_OF_A_CALL) {
+        let last = (first + BLOCKS_OF_A_CALL).min(count);
+        let ranges: Vec<Range<u64>> = (first..last).map(|number| block_range(footer, number)).collect();
         let mut early: Vec<Option<Result<Bytes>>> = (first..last).map(|_| None).collect();
         let mut next = 0;
         let mut failed = None;
         pack_store.read_ranges((footer, vid), &ranges, &mut |index, answer| {
             early[index] = Some(answer);
             while let Some(block) = early.get_mut(next).and_then(Option::take) {
-                let number = first + next;
                 next += 1;
-                let scanned = scan.block(number, hashes[number], range(number), block, header);
-                if let Err(error) = scanned.and_then(|()| scan.frames_up_to(range(number).end)) {
+                if let Some(run) = cutter.add(block)
+                    && let Err(error) = take(run)
+                {
                     failed = Some(error);
                     return ControlFlow::Break(());
                 }
@@ -76,118 +84,134 @@ pub(crate) fn scan(
             return Err(error);
         }
     }
-    scan.frames_of_bad_blocks();
-    debug_assert!(footer.rows.is_empty() || footer.rows[0].offset as usize == HEADER_BYTES);
-    Ok(scan.is_clean)
+    Ok(())
 }
 
-/// Progress of a scan in its pack.
-struct PackScan<'a> {
-    pack_store: &'a PackStore,
-    footer: &'a PackFooter,
-    ids: Option<&'a IdKey>,
-    report: &'a mut CheckReport,
-    places: &'a mut DamagedPlaces,
-    is_clean: bool,
-    /// Blocks with a wrong hash, with their number in the report.
-    bad_blocks: Vec<(Range<u64>, usize)>,
-    /// Lost frames.
-    lost: Vec<u32>,
-    inflater: FrameInflater,
-    raw: Vec<u8>,
-    /// Bytes from `held_at` on that the next frame may need.
-    held: Vec<u8>,
-    held_at: u64,
-    next_slot: usize,
+fn block_range(footer: &PackFooter, number: usize) -> Range<u64> {
+    let start = (number * format::BLOCK_BYTES) as u64;
+    start..(start + format::BLOCK_BYTES as u64).min(footer.hashed_end)
 }
 
-impl PackScan<'_> {
-    /// Adds one block to `held`.
-    fn block(
-        &mut self,
-        number: usize,
-        hash: &[u8],
-        range: Range<u64>,
-        block: Result<Bytes>,
-        header: &mut HeaderCheck<'_>,
-    ) -> Result<()> {
-        let damaged = |detail: String| self.footer.damaged(format!("block {number}: {detail}"));
-        match block {
-            Ok(bytes) => {
-                if number == 0 {
-                    header(self.report, &bytes)?;
-                }
-                if format::block_hash(&bytes)[..] != *hash {
-                    self.is_clean = false;
-                    let noted = self.report.note_at(damaged("its bytes do not fit their hash".into()))?;
-                    self.bad_blocks.extend(noted.map(|noted| (range, noted)));
-                }
-                self.held.extend_from_slice(&bytes);
-            }
-            Err(error) => {
-                self.is_clean = false;
-                let noted = self.report.note_at(error)?;
-                // Frames in the gap fail to decrypt below and are noted one by one.
-                self.held.resize(self.held.len() + (range.end - range.start) as usize, 0);
-                self.bad_blocks.extend(noted.map(|noted| (range, noted)));
-            }
+/// Cuts the blocks of a pack into runs.
+struct RunCutter {
+    run: BlockRun,
+    /// Blocks of the pack.
+    count: usize,
+}
+
+impl RunCutter {
+    /// Adds the next block. Returns the run if it is full, or if the pack ends.
+    fn add(&mut self, block: Result<Bytes>) -> Option<BlockRun> {
+        let run = &mut self.run;
+        run.blocks.push(block);
+        let next = run.first + run.blocks.len();
+        if run.blocks.len() < BLOCKS_OF_A_RUN && next < self.count {
+            return None;
         }
-        Ok(())
-    }
-
-    /// Decrypts the frames that end at `end` or before; keeps the bytes that the next frame needs.
-    fn frames_up_to(&mut self, end: u64) -> Result<()> {
-        let footer = self.footer;
-        while footer.rows.get(self.next_slot).is_some_and(|row| row.end() <= end) {
-            self.frame(self.next_slot)?;
-            self.next_slot += 1;
+        let (rows, end) = (&run.footer.rows, block_range(&run.footer, next - 1).end);
+        while rows.get(run.slots.end).is_some_and(|row| row.end() <= end) {
+            run.slots.end += 1;
         }
         // After the last frame no bytes are needed.
-        let keep_from =
-            footer.rows.get(self.next_slot).map_or(end, |row| u64::from(row.offset).clamp(self.held_at, end));
-        self.held.drain(..(keep_from - self.held_at) as usize);
-        self.held_at = keep_from;
-        Ok(())
+        let keep_from = rows.get(run.slots.end).map_or(end, |row| u64::from(row.offset));
+        let kept = run.stored().filter(|(range, _)| range.end > keep_from).collect();
+        let following = BlockRun::new(&run.footer, next, run.slots.end, kept);
+        Some(std::mem::replace(run, following))
+    }
+}
+
+impl BlockRun {
+    fn new(footer: &Arc<PackFooter>, first: usize, slot: usize, before: Vec<StoredBlock>) -> BlockRun {
+        BlockRun { footer: Arc::clone(footer), before, first, blocks: Vec::new(), slots: slot..slot }
     }
 
-    fn frame(&mut self, index: usize) -> Result<()> {
-        let (footer, slot) = (self.footer, index as u32);
-        let row = &footer.rows[index];
-        let from = (u64::from(row.offset) - self.held_at) as usize;
-        let encrypted = &mut self.held[from..from + row.stored as usize];
-        let opened = open_frame(footer, slot, encrypted).and_then(|payload| {
-            let inflated = self.inflater.inflate(row, payload, &mut self.raw);
-            let raw = inflated.map_err(|detail| footer.damaged(format!("frame {slot}: {detail}")))?;
-            if self.ids.is_some_and(|key| key.id(raw).short() != row.id) {
-                return Err(footer.damaged(format!("frame {slot}: its bytes do not fit its id")));
+    /// The blocks that the frames of the run lie in, in order.
+    fn stored(&self) -> impl Iterator<Item = StoredBlock> {
+        let block = |(number, block): (usize, &Result<Bytes>)| {
+            (block_range(&self.footer, number), block.as_ref().ok().cloned())
+        };
+        self.before.iter().cloned().chain((self.first..).zip(&self.blocks).map(block))
+    }
+}
+
+/// Checks runs.
+pub(crate) struct ScanWorker<'a> {
+    ids: &'a IdKey,
+    inflater: FrameInflater,
+    encrypted: Vec<u8>,
+    raw: Vec<u8>,
+}
+
+impl<'a> ScanWorker<'a> {
+    pub(crate) fn new(pack_store: &'a PackStore) -> Result<ScanWorker<'a>> {
+        let inflater = FrameInflater::new()?;
+        Ok(ScanWorker { ids: &pack_store.keys.id, inflater, encrypted: Vec::new(), raw: Vec::new() })
+    }
+
+    /// Opens a frame, and compares a chunk with its id.
+    fn frame(
+        &mut self,
+        footer: &PackFooter,
+        slot: u32,
+        row: &FrameRow,
+        stored: &[StoredBlock],
+    ) -> Result<()> {
+        self.encrypted.clear();
+        let (from, to) = (u64::from(row.offset), row.end());
+        for (range, block) in stored.iter().filter(|(range, _)| range.start < to && range.end > from) {
+            let part = from.max(range.start)..to.min(range.end);
+            match block {
+                Some(bytes) => {
+                    let at = |place: u64| (place - range.start) as usize;
+                    self.encrypted.extend_from_slice(&bytes[at(part.start)..at(part.end)]);
+                }
+                // A frame in the gap fails to decrypt.
+                None => self.encrypted.resize(self.encrypted.len() + (part.end - part.start) as usize, 0),
             }
-            Ok(())
-        });
-        match opened {
-            Ok(()) => {
-                self.report.decoded_frames += 1;
-                self.report.decoded_bytes += u64::from(row.stored);
-            }
-            Err(error) => {
-                self.is_clean = false;
-                self.lost.push(slot);
-                self.pack_store.note_damaged(footer, slot);
-                self.places.add(footer.number, slot, self.report.note_at(error)?);
-            }
+        }
+        let payload = open_frame(footer, slot, &mut self.encrypted)?;
+        let inflated = self.inflater.inflate(row, payload, &mut self.raw);
+        let raw = inflated.map_err(|detail| footer.damaged(format!("frame {slot}: {detail}")))?;
+        if footer.home.has_chunks() && self.ids.id(raw).short() != row.id {
+            return Err(footer.damaged(format!("frame {slot}: its bytes do not fit its id")));
         }
         Ok(())
     }
 
-    /// A lost frame in a damaged block is also counted for that block.
-    fn frames_of_bad_blocks(&mut self) {
-        for (block, noted) in &self.bad_blocks {
-            let overlaps = |slot: &u32| {
-                let row = &self.footer.rows[*slot as usize];
-                u64::from(row.offset) < block.end && row.end() > block.start
-            };
-            for slot in self.lost.iter().copied().filter(overlaps) {
-                self.places.add(self.footer.number, slot, Some(*noted));
+    /// Checks the blocks of a run, and the frames that end in them.
+    pub(crate) fn scan(&mut self, run: BlockRun) -> ScannedRun {
+        let stored: Vec<StoredBlock> = run.stored().collect();
+        let BlockRun { footer, first, blocks, mut slots, .. } = run;
+        let mut scanned = ScannedRun { findings: Vec::new(), frames: 0, frame_bytes: 0 };
+        let (hashes, _) = footer.table.as_chunks::<{ format::BLOCK_HASH_BYTES }>();
+        for (number, block) in (first..).zip(blocks) {
+            let range = block_range(&footer, number);
+            let end = range.end;
+            if let (0, Ok(bytes)) = (number, &block) {
+                let head = bytes.slice(..bytes.len().min(format::HEADER_BYTES));
+                scanned.findings.push(ScanFinding::Head(head));
+            }
+            let wrong = || footer.damaged(format!("block {number}: its bytes do not fit their hash"));
+            let checked = block.and_then(|bytes| {
+                let fits = hashes.get(number) == Some(&format::block_hash(&bytes));
+                if fits { Ok(()) } else { Err(wrong()) }
+            });
+            let bad = checked.err().map(|error| ScanFinding::BadBlock(range, error));
+            scanned.findings.extend(bad);
+            while let Some(row) = slots.clone().next().map(|slot| &footer.rows[slot])
+                && row.end() <= end
+            {
+                let slot = slots.start as u32;
+                slots.start += 1;
+                match self.frame(&footer, slot, row, &stored) {
+                    Ok(()) => {
+                        scanned.frames += 1;
+                        scanned.frame_bytes += u64::from(row.stored);
+                    }
+                    Err(error) => scanned.findings.push(ScanFinding::LostFrame(slot, error)),
+                }
             }
         }
+        scanned
     }
 }

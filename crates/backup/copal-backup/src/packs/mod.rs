@@ -5,6 +5,7 @@ pub(crate) mod frame_ranges;
 pub(crate) mod frame_reader;
 pub(crate) mod frame_search;
 pub(crate) mod home;
+pub(crate) mod ordered_pool;
 pub(crate) mod pack;
 pub(crate) mod pack_appender;
 pub(crate) mod pack_cipher;

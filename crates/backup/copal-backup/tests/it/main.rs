@@ -27,4 +27,5 @@ mod progress;
 mod reads;
 mod roles;
 mod serving;
+mod workers;
 mod world;

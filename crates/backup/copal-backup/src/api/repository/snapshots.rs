@@ -180,7 +180,7 @@ impl Repository {
             found => found?,
         };
         self.parts.index_for_reading(manifest.vm)?;
-        let outcome = check::verify(&self.parts, &manifest, progress, cancel);
+        let outcome = check::verify::verify(&self.parts, &manifest, progress, cancel);
         self.parts.sync_damage();
         outcome
     }
