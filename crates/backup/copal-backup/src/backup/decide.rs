@@ -1,7 +1,7 @@
 //! Decides about segments in the order of the disk: which chunks are new within this backup.
 //!
-//! Threads offer segments in any order; each waits here until all before it are decided. What is known without the others,
-//! the threads have found out before (`segment_reader`). So a backup makes the same recipes with any number of threads.
+//! Threads offer segments in any order; each waits here until all before it are decided. Look-ups that need no other
+//! segment were made before (`segment_reader`). So a backup makes the same recipes with any number of threads.
 //!
 //! The first end in the order of the steps is that of the backup: an error of a later segment does not count.
 
@@ -11,7 +11,7 @@ use super::packer::PackMessage;
 use super::pipeline_end::PipelineEnd;
 use super::segment_task::{LookedUpChunks, PreparedSegment, SegmentContent};
 use super::spool::SpoolWriter;
-use super::work_queue::{NumberedJob, Work, WorkQueue};
+use super::work_queue::{NumberedJob, PoolWork, WorkQueue};
 use crate::request::BackupCounts;
 use crate::request::error::Result;
 use crossbeam_channel::Sender;
@@ -20,14 +20,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The next thing in the order of a disk.
-pub(super) enum Offer {
+pub(super) enum StepOffer {
     Step(TreeStep),
     /// The disk has this size, and these bytes that are not holes beside the segments that were read.
     EndOfDisk {
         size_bytes: u64,
         data_bytes: u64,
     },
-    Segment(PreparedSegment),
+    Segment(Box<PreparedSegment>),
     /// No step follows: all is read (`None`), or reading ended here.
     End(Option<PipelineEnd>),
 }
@@ -49,7 +49,7 @@ pub(super) struct ChunkDecider<'a> {
 struct DeciderState {
     next: u64,
     /// Offers that wait for those before them.
-    waiting: BTreeMap<u64, Offer>,
+    waiting: BTreeMap<u64, StepOffer>,
     sink: StepSink,
     counts: BackupCounts,
     /// Bytes that are not holes: the difference between segments that were read and those of the base.
@@ -81,7 +81,7 @@ impl<'a> ChunkDecider<'a> {
     /// Takes step `number`, and decides all steps that waited for it. Returns a job that is free again.
     /// # Errors
     /// Errors of the spool.
-    pub(super) fn offer(&self, number: u64, offer: Offer) -> Result<Option<Box<SegmentJob>>> {
+    pub(super) fn offer(&self, number: u64, offer: StepOffer) -> Result<Option<SegmentJob>> {
         let mut state = self.state.lock();
         state.waiting.insert(number, offer);
         let mut free = None;
@@ -91,15 +91,15 @@ impl<'a> ChunkDecider<'a> {
         {
             state.next += 1;
             let step = match offer {
-                Offer::Step(step) => step,
-                Offer::EndOfDisk { size_bytes, data_bytes } => {
+                StepOffer::Step(step) => step,
+                StepOffer::EndOfDisk { size_bytes, data_bytes } => {
                     let data_bytes = data_bytes.saturating_add_signed(std::mem::take(&mut state.more_data));
                     state.counts.logical_bytes += size_bytes;
                     state.counts.data_bytes += data_bytes;
                     TreeStep::EndOfDisk { size_bytes, data_bytes }
                 }
-                Offer::Segment(segment) => state.decide(self.in_flight, segment, &mut free),
-                Offer::End(end) => {
+                StepOffer::Segment(segment) => state.decide(self.in_flight, segment, &mut free),
+                StepOffer::End(end) => {
                     state.end = Some(end);
                     state.waiting.clear();
                     if let StepSink::Line(_, packer) = &state.sink {
@@ -134,10 +134,10 @@ impl DeciderState {
     fn decide(
         &mut self,
         in_flight: &InFlightChunks,
-        segment: PreparedSegment,
-        free: &mut Option<Box<SegmentJob>>,
+        segment: Box<PreparedSegment>,
+        free: &mut Option<SegmentJob>,
     ) -> TreeStep {
-        let PreparedSegment { mut job, data_bytes, old_data_bytes, counts, content } = segment;
+        let PreparedSegment { mut job, data_bytes, old_data_bytes, counts, content } = *segment;
         self.counts.add(&counts);
         self.more_data += data_bytes as i64 - old_data_bytes as i64;
         let step = match content {
@@ -180,10 +180,10 @@ impl DeciderState {
         table.end_look_up(looked_up.look_up);
     }
 
-    fn send(&mut self, number: u64, step: TreeStep, free: &mut Option<Box<SegmentJob>>) -> Result<()> {
+    fn send(&mut self, number: u64, step: TreeStep, free: &mut Option<SegmentJob>) -> Result<()> {
         match &mut self.sink {
             StepSink::Line(queue, packer) => match step {
-                TreeStep::Write(job) => queue.push(Work::Compress(NumberedJob { number, job })),
+                TreeStep::Write(job) => queue.push(PoolWork::Compress(NumberedJob { number, job })),
                 // A packer that has failed reports the reason itself.
                 step => drop(packer.send(PackMessage::Step(number, step))),
             },
@@ -197,7 +197,7 @@ impl DeciderState {
         Ok(())
     }
 
-    fn release(&mut self, job: Box<SegmentJob>, free: &mut Option<Box<SegmentJob>>) {
+    fn release(&mut self, job: SegmentJob, free: &mut Option<SegmentJob>) {
         match &self.sink {
             StepSink::Line(queue, _) => queue.give_back(job),
             StepSink::Spool(_) => *free = Some(job),

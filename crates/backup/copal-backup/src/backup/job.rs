@@ -98,15 +98,15 @@ impl SegmentJob {
     /// Bytes of a job: the room and the segment.
     pub(crate) const MEMORY_BYTES: u64 = (SEGMENT_BYTES + ROOM_BYTES) as u64;
 
-    pub(crate) fn new() -> Box<SegmentJob> {
-        Box::new(SegmentJob {
+    pub(crate) fn new() -> SegmentJob {
+        SegmentJob {
             start: 0,
             buffer: vec![0; ROOM_BYTES + SEGMENT_BYTES],
             room: ROOM_BYTES,
             entries: Vec::new(),
             frames: Vec::new(),
             recipe_id: ChunkId([0; 32]),
-        })
+        }
     }
 
     /// The bytes of the segment, until its chunks are packed.
@@ -177,7 +177,7 @@ pub(crate) enum TreeStep {
     /// A segment taken from the base, or a hole.
     Segment(Option<FrameRef>),
     /// A segment to be written.
-    Write(Box<SegmentJob>),
+    Write(SegmentJob),
     /// The disk is complete and has this size.
     EndOfDisk { size_bytes: u64, data_bytes: u64 },
 }

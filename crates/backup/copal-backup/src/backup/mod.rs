@@ -11,7 +11,7 @@
 //! - [`gate`]: plausibility of the source. [`plan`]: how each disk is read, after a [`spot_check`].
 //!   [`read_estimate`]: bytes to be read.
 //! - [`reader`]: walks the disks. [`pool`]: reads segments ([`segment_reader`]), compresses and seals them.
-//!   [`decide`]: what is new, in order. [`packer`]: packs and trees. A [`pipeline`] with a [`work_queue`] joins them.
+//!   [`decide`]: decides in order which chunks are new. [`packer`]: packs and trees. A [`pipeline`] with a [`work_queue`] joins them.
 //! - [`collaborate`]: two passes with a [`spool`] between them, and questions to other hosts.
 //! - [`session`]: the records at the beginning and at the end.
 

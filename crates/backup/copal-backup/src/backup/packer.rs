@@ -6,7 +6,7 @@
 use super::compress::ChunkCompressor;
 use super::in_flight_chunks::InFlightChunks;
 use super::job::{ChunkState, JobEntry, JobFrame, NewChunk, PackedChunk, SegmentJob, TreeStep};
-use super::work_queue::{NumberedJob, Work, WorkQueue};
+use super::work_queue::{NumberedJob, PoolWork, WorkQueue};
 use crate::keys::RecipeKey;
 use crate::packs::home::PackHome;
 use crate::packs::pack::format::FLAG_ZSTD;
@@ -114,7 +114,7 @@ impl<'a> TreePacker<'a> {
             while let Some(step) = waiting.remove(&next) {
                 if let Some(job) = self.take(step)? {
                     sealing.order.push_back(next);
-                    queue.push(Work::Seal(NumberedJob { number: next, job }));
+                    queue.push(PoolWork::Seal(NumberedJob { number: next, job }));
                 }
                 next += 1;
             }
@@ -164,7 +164,7 @@ impl<'a> TreePacker<'a> {
         self.reported = now.max(self.reported);
     }
 
-    fn take(&mut self, step: TreeStep) -> Result<Option<Box<SegmentJob>>> {
+    fn take(&mut self, step: TreeStep) -> Result<Option<SegmentJob>> {
         match step {
             TreeStep::Page(page) => {
                 assert!(self.page.segments.is_empty(), "a page is taken from the base only at its beginning");
@@ -316,7 +316,7 @@ impl<'a> TreePacker<'a> {
 struct SealingJobs {
     /// Their numbers, in the order of the places.
     order: VecDeque<u64>,
-    sealed: BTreeMap<u64, Box<SegmentJob>>,
+    sealed: BTreeMap<u64, SegmentJob>,
 }
 
 impl SealingJobs {
@@ -325,7 +325,7 @@ impl SealingJobs {
     }
 
     /// The next job to be written, if it is sealed.
-    fn next(&mut self) -> Option<Box<SegmentJob>> {
+    fn next(&mut self) -> Option<SegmentJob> {
         let job = self.sealed.remove(self.order.front()?)?;
         self.order.pop_front();
         Some(job)

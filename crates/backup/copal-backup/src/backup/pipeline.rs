@@ -47,8 +47,8 @@ impl PipelineSize {
     }
 }
 
-/// Runs `read` on this thread, with a reader that gives its segments to a pool, and packs what they decide. All threads
-/// have ended when this returns.
+/// Runs `read` on this thread, with a reader that gives its segments to a pool, and packs them. All threads have ended
+/// when this returns.
 /// # Errors
 /// Errors of the packer and of sealing; the inner result is that of reading. `Invalid`: the system starts no threads.
 pub(super) fn run<'a>(

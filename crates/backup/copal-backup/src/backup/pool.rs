@@ -1,12 +1,12 @@
 //! A thread of the pool: takes the oldest work that there is.
 
 use super::compress::ChunkCompressor;
-use super::decide::{ChunkDecider, Offer};
+use super::decide::{ChunkDecider, StepOffer};
 use super::packer::PackMessage;
 use super::pipeline_end::PipelineEnd;
 use super::segment_reader::{SegmentReader, SegmentScope};
 use super::segment_task::SegmentTask;
-use super::work_queue::{NumberedJob, Work, WorkQueue};
+use super::work_queue::{NumberedJob, PoolWork, WorkQueue};
 use crate::packs::pack::writer::SealScratch;
 use crate::request::error::{Error, Result};
 use crossbeam_channel::Sender;
@@ -39,12 +39,12 @@ impl PoolThread<'_, '_> {
         let mut scratch = SealScratch::default();
         while let Some(work) = self.queue.take() {
             match work {
-                Work::Read(task) => self.read(&mut reader, task)?,
-                Work::Compress(NumberedJob { number, mut job }) => {
+                PoolWork::Read(task) => self.read(&mut reader, task)?,
+                PoolWork::Compress(NumberedJob { number, mut job }) => {
                     job.pack(&mut compressor);
                     let _ = self.packer.send(PackMessage::Packed(NumberedJob { number, job }));
                 }
-                Work::Seal(NumberedJob { number, mut job }) => {
+                PoolWork::Seal(NumberedJob { number, mut job }) => {
                     job.seal(&mut scratch)?;
                     let _ = self.packer.send(PackMessage::Sealed(NumberedJob { number, job }));
                 }
@@ -61,10 +61,10 @@ impl PoolThread<'_, '_> {
             false => reader.prepare(task).map_err(PipelineEnd::Failed),
         };
         let offer = match read {
-            Ok(segment) => Offer::Segment(segment),
+            Ok(segment) => StepOffer::Segment(Box::new(segment)),
             Err(end) => {
                 self.queue.stop_reading();
-                Offer::End(Some(end))
+                StepOffer::End(Some(end))
             }
         };
         self.decider.offer(number, offer).map(drop)

@@ -8,14 +8,14 @@
 //! - Each step has a number: the order of the disk. All that depends on other segments of the backup is decided in it.
 
 use super::changes::{ChangedBlocks, apply_zero_extent, segment_range};
-use super::decide::{ChunkDecider, Offer};
+use super::decide::{ChunkDecider, StepOffer};
 use super::job::{SegmentJob, TreeStep};
 use super::pipeline_end::{PipelineEnd, PipelineResult};
 use super::read_estimate::bytes_ahead;
 use super::read_helpers::read_fully;
 use super::segment_reader::{SegmentReader, SegmentScope};
 use super::segment_task::{SegmentReading, SegmentTask};
-use super::work_queue::{Work, WorkQueue};
+use super::work_queue::{PoolWork, WorkQueue};
 use crate::request::error::{Error, Result};
 use crate::request::progress::Stage;
 use crate::request::{BackupCounts, DiskSource};
@@ -73,7 +73,7 @@ pub(crate) struct DiskReader<'r, 'a> {
     /// The last answer of the source about extents, so that a long hole is asked for once.
     extent: Option<Extent>,
     /// A job that was not needed.
-    spare: Option<Box<SegmentJob>>,
+    spare: Option<SegmentJob>,
 }
 
 impl<'r, 'a> DiskReader<'r, 'a> {
@@ -152,12 +152,12 @@ impl<'r, 'a> DiskReader<'r, 'a> {
     /// Ends the tree of a disk. `data_bytes`: its bytes that are not holes, but for the segments that were read.
     pub(super) fn end_disk(&mut self, size_bytes: u64, data_bytes: u64) -> PipelineResult<()> {
         self.counts.segments += segments_of(size_bytes);
-        self.offer(Offer::EndOfDisk { size_bytes, data_bytes })
+        self.offer(StepOffer::EndOfDisk { size_bytes, data_bytes })
     }
 
     /// Ends all steps. `end`: reason of an early end.
     pub(super) fn end(&mut self, end: Option<PipelineEnd>) -> Result<()> {
-        self.decider.offer(self.next, Offer::End(end)).map(drop)
+        self.decider.offer(self.next, StepOffer::End(end)).map(drop)
     }
 
     /// Reads the changed blocks.
@@ -390,11 +390,11 @@ impl<'r, 'a> DiskReader<'r, 'a> {
         let number = self.number()?;
         let task = SegmentTask { number, job, disk: self.disk, range, reference, reading };
         match self.queue.filter(|_| !self.reads_itself) {
-            Some(queue) => queue.push(Work::Read(task)),
+            Some(queue) => queue.push(PoolWork::Read(task)),
             None => {
                 // Without this step, the next one gets its number.
                 let prepared = self.segments.prepare(task).inspect_err(|_| self.next = number)?;
-                self.spare = self.decider.offer(number, Offer::Segment(prepared))?;
+                self.spare = self.decider.offer(number, StepOffer::Segment(Box::new(prepared)))?;
             }
         }
         Ok(())
@@ -429,7 +429,7 @@ impl<'r, 'a> DiskReader<'r, 'a> {
     }
 
     /// An empty job.
-    pub(super) fn job(&mut self) -> PipelineResult<Box<SegmentJob>> {
+    pub(super) fn job(&mut self) -> PipelineResult<SegmentJob> {
         match (self.spare.take(), self.queue) {
             (Some(job), _) => Ok(job),
             (None, Some(queue)) => queue.free_job(),
@@ -443,15 +443,15 @@ impl<'r, 'a> DiskReader<'r, 'a> {
     }
 
     /// Keeps a job that was not needed.
-    pub(super) fn keep(&mut self, job: Box<SegmentJob>) {
+    pub(super) fn keep(&mut self, job: SegmentJob) {
         self.spare = Some(job);
     }
 
     pub(super) fn send(&mut self, step: TreeStep) -> PipelineResult<()> {
-        self.offer(Offer::Step(step))
+        self.offer(StepOffer::Step(step))
     }
 
-    fn offer(&mut self, offer: Offer) -> PipelineResult<()> {
+    fn offer(&mut self, offer: StepOffer) -> PipelineResult<()> {
         let number = self.number()?;
         if let Some(job) = self.decider.offer(number, offer)? {
             self.spare = Some(job);

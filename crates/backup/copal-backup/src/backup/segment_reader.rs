@@ -1,4 +1,4 @@
-//! Work of the pool on a segment before the decision: reads it, cuts it, names its chunks and looks them up.
+//! PoolWork of the pool on a segment before the decision: reads it, cuts it, names its chunks and looks them up.
 //!
 //! The questions, cheapest first: Is the whole recipe that of the base? Is the chunk in the old recipe of this segment? Is
 //! it in flight in this backup? Is it in the index? The third one is asked again in the order of the segments
@@ -111,7 +111,7 @@ impl<'r, 'a> SegmentReader<'r, 'a> {
     /// Cuts a segment that was read completely.
     fn split(
         &mut self,
-        job: Box<SegmentJob>,
+        job: SegmentJob,
         length: usize,
         reference: Option<FrameRef>,
         counts: BackupCounts,
@@ -125,7 +125,7 @@ impl<'r, 'a> SegmentReader<'r, 'a> {
     /// Names the chunks, and looks up those of a segment that differs from the base.
     fn name(
         &mut self,
-        mut job: Box<SegmentJob>,
+        mut job: SegmentJob,
         layout: &[LaidPiece],
         reference: Option<FrameRef>,
         old: Option<&SegmentRecipe>,

@@ -10,7 +10,7 @@ use std::ops::Range;
 /// A segment to be read.
 pub(super) struct SegmentTask {
     pub(super) number: u64,
-    pub(super) job: Box<SegmentJob>,
+    pub(super) job: SegmentJob,
     /// Number of the disk in the request.
     pub(super) disk: usize,
     /// Bytes of the disk.
@@ -24,7 +24,7 @@ pub(super) struct SegmentTask {
 pub(super) enum SegmentReading {
     /// All but the blocks that are zero; one entry per block.
     Whole(Vec<BlockChange>),
-    /// The changed blocks, and what is needed to cut them.
+    /// The changed blocks, and the old recipe, with which they are cut.
     Changed {
         blocks: Vec<BlockChange>,
         old: SegmentRecipe,
@@ -37,7 +37,7 @@ pub(super) enum SegmentReading {
 
 /// A segment that was read.
 pub(super) struct PreparedSegment {
-    pub(super) job: Box<SegmentJob>,
+    pub(super) job: SegmentJob,
     /// Bytes that are not holes, now and in the base.
     pub(super) data_bytes: u64,
     pub(super) old_data_bytes: u64,

@@ -18,7 +18,7 @@ use parking_lot::RwLock;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// What the threads of a backup know about stored chunks together.
+/// Knowledge about stored chunks that the threads of a backup share.
 pub(super) struct StoredScope<'a> {
     pub(super) pack_store: &'a PackStore,
     pub(super) in_flight: &'a InFlightChunks,

@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 const STEPS_AHEAD: u64 = 4096;
 
 /// One piece of work.
-pub(super) enum Work {
+pub(super) enum PoolWork {
     Seal(NumberedJob),
     Compress(NumberedJob),
     Read(SegmentTask),
@@ -25,10 +25,10 @@ pub(super) enum Work {
 /// A job with the number of its step.
 pub(super) struct NumberedJob {
     pub(super) number: u64,
-    pub(super) job: Box<SegmentJob>,
+    pub(super) job: SegmentJob,
 }
 
-/// Work and free jobs, shared by all threads of one backup.
+/// PoolWork and free jobs, shared by all threads of one backup.
 pub(super) struct WorkQueue {
     state: Mutex<QueueState>,
     /// There is work, or its end.
@@ -39,7 +39,7 @@ pub(super) struct WorkQueue {
 
 #[derive(Default)]
 struct QueueState {
-    free: Vec<Box<SegmentJob>>,
+    free: Vec<SegmentJob>,
     seal: VecDeque<NumberedJob>,
     compress: VecDeque<NumberedJob>,
     read: VecDeque<SegmentTask>,
@@ -65,7 +65,7 @@ impl WorkQueue {
     /// Takes an empty job; blocks until there is one.
     /// # Errors
     /// `Disconnected`: reading has been stopped.
-    pub(super) fn free_job(&self) -> PipelineResult<Box<SegmentJob>> {
+    pub(super) fn free_job(&self) -> PipelineResult<SegmentJob> {
         let mut state = self.state.lock();
         loop {
             if state.is_stopped {
@@ -90,7 +90,7 @@ impl WorkQueue {
     }
 
     /// Takes a job back.
-    pub(super) fn give_back(&self, job: Box<SegmentJob>) {
+    pub(super) fn give_back(&self, job: SegmentJob) {
         self.state.lock().free.push(job);
         self.room.notify_one();
     }
@@ -101,27 +101,27 @@ impl WorkQueue {
         self.room.notify_one();
     }
 
-    pub(super) fn push(&self, work: Work) {
+    pub(super) fn push(&self, work: PoolWork) {
         let mut state = self.state.lock();
         match work {
-            Work::Seal(job) => state.seal.push_back(job),
-            Work::Compress(job) => state.compress.push_back(job),
-            Work::Read(task) => state.read.push_back(task),
+            PoolWork::Seal(job) => state.seal.push_back(job),
+            PoolWork::Compress(job) => state.compress.push_back(job),
+            PoolWork::Read(task) => state.read.push_back(task),
         }
         drop(state);
         self.work.notify_one();
     }
 
     /// The next piece of work; blocks until there is one. `None`: there will be no more.
-    pub(super) fn take(&self) -> Option<Work> {
+    pub(super) fn take(&self) -> Option<PoolWork> {
         let mut state = self.state.lock();
         loop {
             if state.is_finished {
                 return None;
             }
-            let work = state.seal.pop_front().map(Work::Seal);
-            let work = work.or_else(|| state.compress.pop_front().map(Work::Compress));
-            let work = work.or_else(|| state.read.pop_front().map(Work::Read));
+            let work = state.seal.pop_front().map(PoolWork::Seal);
+            let work = work.or_else(|| state.compress.pop_front().map(PoolWork::Compress));
+            let work = work.or_else(|| state.read.pop_front().map(PoolWork::Read));
             match work {
                 Some(work) => return Some(work),
                 None => self.work.wait(&mut state),
@@ -129,7 +129,7 @@ impl WorkQueue {
         }
     }
 
-    /// Ends reading: segments that no thread has begun are not read. Work on the others goes on.
+    /// Ends reading: segments that no thread has begun are not read. PoolWork on the others goes on.
     pub(super) fn stop_reading(&self) {
         let mut state = self.state.lock();
         state.is_stopped = true;

@@ -40,8 +40,8 @@ fn has_chunks(volume: &str) -> bool {
     volume.starts_with("pds-") || volume.contains(".c")
 }
 
-/// The same store with many damages, of which some are in one block and some in the footer or header of a pack; a
-/// byte that cannot be read; and a recipe of the first snapshot.
+/// The same store with many damages: some in one block, some in the footer or header of a pack. A byte cannot be read,
+/// and a recipe of the first snapshot is damaged.
 fn damaged(store: &LocalStore) -> MortalStore {
     let damaged = embedded_store();
     let (mut packs, mut recipes) = (0, 0);
@@ -167,7 +167,7 @@ fn a_verification_and_a_restore_find_the_same_with_any_number_of_workers() {
     }
 }
 
-/// The store stays equal, whatever computes: after a prune that rewrites, all snapshots are complete.
+/// The store stays equal with any number of workers: after a prune that rewrites, all snapshots are complete.
 #[test]
 fn a_prune_and_a_repair_do_the_same_with_any_number_of_workers() {
     for layout in LAYOUTS {

@@ -55,7 +55,7 @@ pub(crate) struct FrameInput<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-/// What is known of a frame before it is sealed.
+/// The facts about a frame that its place depends on.
 pub(crate) struct FrameHead {
     pub(crate) id: [u8; 16],
     pub(crate) raw_bytes: u32,
