@@ -8,7 +8,7 @@ use std::path::PathBuf;
 pub(crate) enum KeyCommand {
     /// Create a key file with restricted rights
     #[command(after_help = "\
-A backup key allows backups and restores, and removes nothing. A delete key also allows forget, hold, delete, prune, repair and the removal of VMs. An admin key has all rights of the password. Every reader of the file can use the key, so keep it readable by its owner alone. Give it with --key FILE or COPAL_KEY_FILE, instead of a password.
+A backup key allows backups and restores, and removes nothing. A delete key also allows forget, hold, delete, prune, repair and the removal of VMs. An admin key has all rights of the password. Every reader of the file can use the key, so keep it readable by its owner alone. Give it with --key FILE or COPAL_KEY_FILE, instead of a password. It suits timers and agents: a command with it computes no password hash, which takes most of a short command's time.
 
 The first key changes the repository: from then on removals are signed, and older programs cannot open it. A key does not prevent the deletion of the repository's files without Copal. In a cluster, therefore give backups a client without the right delete (`copal client add`).
 

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The repository is encrypted with the password; without it the data cannot be read.
+The repository is encrypted with the password; without it the data cannot be read. Each command hashes the password, in 67 MB of memory. For timers and agents, make a key file with `copal key add`: it needs no hash. The first key changes the repository, and older programs cannot open it.
 
 The store is one preallocated file in DIR. With --backend log it appends everything, for disks that turn. With --backend hostfs it is a directory of files, which is slower: for file systems on \
 which preallocation reserves no space (network shares, btrfs, ZFS). A block device given as the repository becomes the store itself; \

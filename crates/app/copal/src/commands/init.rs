@@ -43,7 +43,9 @@ pub(super) fn run(context: &CommandContext<'_>, init: &InitArgs) -> Outcome<()> 
             text.push_str("Its layout is fleet: each VM has its own chunks and shares popular ones.\n");
         }
         text.push_str(if info.encrypted {
-            "Keep the password safe: without it the backups cannot be read.\n"
+            "Keep the password safe: without it the backups cannot be read.\n\
+             For timers and agents, `copal key add` makes a key file, which needs no password hash; older programs then \
+             refuse the repository.\n"
         } else {
             "It is not encrypted: every reader of its files can read the disks.\n"
         });

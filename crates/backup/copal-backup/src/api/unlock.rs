@@ -1,6 +1,10 @@
 //! Finds the catalog of a store and opens its key slots, before anything else is readable.
 //!
-//! Invariant: a store holds a repository once record 0 of the domain's log exists; `init` writes it last.
+//! A password is hashed on a thread of its own ([`beside`]), while the caller opens the index.
+//!
+//! Invariants
+//! - A store holds a repository once record 0 of the domain's log exists; `init` writes it last.
+//! - A password that opens no slot is reported before any error of the index.
 
 use crate::catalog::log::LogName;
 use crate::catalog::split;
@@ -13,6 +17,7 @@ use crate::request::Unlock;
 use crate::request::error::{Error, Result};
 use copal_codec::{Envelope, EnvelopeError};
 use copal_volume::{ReadOptions, VolumeError, VolumeId, VolumeStore};
+use std::thread::{self, Builder};
 use uuid::Uuid;
 use zeroize::Zeroizing;
 
@@ -55,7 +60,7 @@ pub(crate) fn for_each_slot(
     store: &dyn VolumeStore,
     vid: VolumeId,
     domain: Uuid,
-    mut visit: impl FnMut(&str, &key_slot::PasswordSlot<'_>) -> Result<bool>,
+    mut visit: impl FnMut(&str, key_slot::PasswordSlot) -> Result<bool>,
 ) -> Result<()> {
     let mut names = Vec::new();
     for_each_file(store, vid, b"key.", |name, _| {
@@ -84,7 +89,7 @@ pub(crate) fn for_each_slot(
         match key_slot::decode(&bytes) {
             Ok(slot) if slot.domain == *domain.as_bytes() => {
                 readable += 1;
-                if !visit(&String::from_utf8_lossy(&name), &slot)? {
+                if !visit(&String::from_utf8_lossy(&name), slot)? {
                     return Ok(());
                 }
             }
@@ -111,24 +116,63 @@ pub(crate) struct MasterKey {
     pub(crate) slot: String,
 }
 
-pub(crate) fn unlock_master(
-    store: &dyn VolumeStore,
-    vid: VolumeId,
-    domain: Uuid,
-    unlock: &Unlock,
-) -> Result<MasterKey> {
-    let mut tried = 0;
-    let mut opened = None;
-    for_each_slot(store, vid, domain, |name, slot| {
-        tried += 1;
-        opened = slot.open(unlock)?.map(|key| MasterKey {
-            key,
-            is_encrypted: slot.needs_password(),
-            slot: name.to_owned(),
+/// The password slots of a repository, read but not decrypted yet.
+pub(crate) struct PasswordSlots {
+    /// With the names of their files.
+    slots: Vec<(String, key_slot::PasswordSlot)>,
+    /// Error that ended the reading.
+    unread: Option<Error>,
+}
+
+impl PasswordSlots {
+    /// Reads the slots. An error is reported by [`PasswordSlots::finish`]: a slot before it may open.
+    pub(crate) fn read(store: &dyn VolumeStore, vid: VolumeId, domain: Uuid) -> PasswordSlots {
+        let mut slots = Vec::new();
+        let read = for_each_slot(store, vid, domain, |name, slot| {
+            slots.push((name.to_owned(), slot));
+            Ok(true)
         });
-        Ok(opened.is_none())
-    })?;
-    opened.ok_or(Error::WrongPassword { slots: tried })
+        PasswordSlots { slots, unread: read.err() }
+    }
+
+    /// Tries the slots in their order; `None` if none opens. Hashes the password once for each, in 64 MiB of memory
+    /// that are freed on return.
+    /// # Errors
+    /// `PasswordNeeded`, `PasswordNotUsed`.
+    pub(crate) fn try_each(&self, unlock: &Unlock) -> Result<Option<MasterKey>> {
+        for (name, slot) in &self.slots {
+            if let Some(key) = slot.open(unlock)? {
+                return Ok(Some(MasterKey { key, is_encrypted: slot.needs_password(), slot: name.clone() }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The key that was found.
+    /// # Errors
+    /// Of no key: the error that ended the reading of the slots, else `WrongPassword`.
+    pub(crate) fn finish(self, found: Option<MasterKey>) -> Result<MasterKey> {
+        let tried = self.slots.len();
+        found.ok_or_else(|| self.unread.unwrap_or(Error::WrongPassword { slots: tried }))
+    }
+}
+
+/// Runs `hash` on a thread of its own, and `other` on the caller's meanwhile. Where the system starts no thread, both
+/// run in turn.
+pub(crate) fn beside<H: Send, T>(
+    thread: Builder,
+    hash: impl Fn() -> H + Sync,
+    other: impl FnOnce() -> T,
+) -> (H, T) {
+    thread::scope(|scope| {
+        let started = thread.spawn_scoped(scope, &hash);
+        let value = other();
+        let hashed = match started {
+            Ok(running) => running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            Err(_) => hash(),
+        };
+        (hashed, value)
+    })
 }
 
 /// The keys that a role key opens, and the file name of its slot.
@@ -157,4 +201,29 @@ pub(crate) fn open_role_slot(
         split::has_roles(store, vid, &keys)?;
     }
     Ok((keys, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    #[test]
+    fn a_password_is_hashed_while_the_caller_works_on() {
+        let (sender, receiver) = mpsc::channel();
+        let receiver = std::sync::Mutex::new(receiver);
+        let hash = || receiver.lock().unwrap().recv_timeout(Duration::from_mins(1));
+        // In turn, the hash would wait for a message that is sent after it.
+        let (hashed, other) = beside(Builder::new(), hash, || sender.send(7).map(|()| "opened"));
+        assert_eq!((hashed, other), (Ok(7), Ok("opened")));
+    }
+
+    #[test]
+    fn without_a_thread_a_password_is_hashed_in_turn() {
+        let refused = Builder::new().stack_size(1 << 60);
+        let caller = thread::current().id();
+        let (hashed, other) = beside(refused, || thread::current().id() == caller, || "opened");
+        assert_eq!((hashed, other), (true, "opened"));
+    }
 }

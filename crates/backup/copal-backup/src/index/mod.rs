@@ -107,7 +107,8 @@ pub(crate) enum OlderRows {
 }
 
 impl ChunkIndex {
-    pub(crate) fn open(home: &IndexHome, layout: Layout) -> Result<ChunkIndex> {
+    /// Opens the index. Its rows have the keys of a solo repository until [`ChunkIndex::for_layout`] is called.
+    pub(crate) fn open(home: &IndexHome) -> Result<ChunkIndex> {
         let backend = match home {
             IndexHome::Memory => IndexBackend::Memory(Mutex::new(IndexMaps::default())),
             IndexHome::Kv(store) => {
@@ -122,12 +123,17 @@ impl ChunkIndex {
         };
         let index = ChunkIndex {
             backend,
-            is_scoped: layout.is_fleet(),
+            is_scoped: false,
             cached: Mutex::new(HashMap::new()),
             has_damaged: AtomicBool::new(false),
         };
         index.look_for_damaged()?;
         Ok(index)
+    }
+
+    /// The index with the keys of rows that the layout of its repository needs.
+    pub(crate) fn for_layout(self, layout: Layout) -> ChunkIndex {
+        ChunkIndex { is_scoped: layout.is_fleet(), ..self }
     }
 
     /// The key of an id among the frames of this home.

@@ -79,20 +79,21 @@ pub(crate) fn encode(
 }
 
 /// The fields of a slot that has not been decrypted yet.
-pub(crate) struct PasswordSlot<'a> {
+pub(crate) struct PasswordSlot {
     kind: u8,
     cost: HashCost,
     salt: [u8; 16],
     pub(crate) domain: [u8; 16],
-    clear: &'a [u8],
+    clear: [u8; CLEAR_BYTES],
     encrypted: [u8; 32],
     tag: [u8; 16],
 }
 
 /// Decodes a slot without decrypting it.
-pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<PasswordSlot<'_>, String> {
+pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<PasswordSlot, String> {
     let (_, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
     let text = |error: copal_codec::DecodeError| error.to_string();
+    let clear: [u8; CLEAR_BYTES] = Reader::new(body).array().map_err(text)?;
     let mut input = Reader::new(body);
     let kind = input.u8().map_err(text)?;
     input.zeros(3).map_err(text)?;
@@ -113,10 +114,10 @@ pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<PasswordSlot<'_>, Stri
     if kind == KIND_ARGON2ID && !bounded && !broken::by(Flaw::UnboundedCost) {
         return Err("the cost of the password hash is out of bounds".into());
     }
-    Ok(PasswordSlot { kind, cost, salt, domain, clear: &body[..CLEAR_BYTES], encrypted, tag })
+    Ok(PasswordSlot { kind, cost, salt, domain, clear, encrypted, tag })
 }
 
-impl PasswordSlot<'_> {
+impl PasswordSlot {
     /// Whether a password is needed.
     pub(crate) fn needs_password(&self) -> bool {
         self.kind == KIND_ARGON2ID
@@ -135,7 +136,7 @@ impl PasswordSlot<'_> {
                 let tag = Tag::from(self.tag);
                 let opened = Aes256Gcm::new((&*key).into()).decrypt_inout_detached(
                     &Nonce::default(),
-                    self.clear,
+                    &self.clear,
                     InOutBuf::from(&mut secret[..]),
                     &tag,
                 );

@@ -87,3 +87,22 @@ fn a_prune_frees_the_space_of_a_pack_before_it_writes_the_next() {
     }
     assert!(begun >= 3, "{begun}");
 }
+
+/// Most of a short command is its opening: the requests to the store, not its time, are bounded here.
+#[test]
+fn an_opening_and_a_listing_make_few_requests_for_each_vm() {
+    let store = embedded_store();
+    let repository = init(&store);
+    let vms: Vec<String> = (0..10).map(|number| format!("vm{number}")).collect();
+    for vm in &vms {
+        back_up(&repository, vm, &Disk::new(MIB), false);
+    }
+    drop(repository);
+    let watched = MortalStore::new(store, i64::MAX);
+    let repository =
+        Repository::open(Arc::new(watched.clone()), IndexHome::Memory, &Unlock::Insecure).unwrap();
+    let opening = watched.questions();
+    assert_eq!(repository.list(None).unwrap().snapshots.len(), vms.len());
+    let listing = watched.questions() - opening;
+    assert!(opening <= 10 && listing <= 8 * vms.len() as u64, "opening {opening}, listing {listing}");
+}

@@ -16,7 +16,9 @@ mod snapshots;
 use crate::api::key_list::{KeyList, ListedKey};
 use crate::api::lookup::SnapshotLookup;
 use crate::api::snapshot_names::SnapshotNames;
-use crate::api::unlock::{catalogs, find_catalog, for_each_slot, has_init, open_role_slot, unlock_master};
+use crate::api::unlock::{
+    PasswordSlots, beside, catalogs, find_catalog, for_each_slot, has_init, open_role_slot,
+};
 use crate::catalog::Catalog;
 use crate::catalog::log::LogName;
 use crate::catalog::record::Record;
@@ -37,6 +39,7 @@ use bytes::Bytes;
 use copal_chunk::Chunker;
 use copal_volume::{PutOptions, RemoveMode, VolumeId, VolumeStore};
 use std::sync::Arc;
+use std::thread::Builder;
 use uuid::Uuid;
 use zeroize::Zeroizing;
 
@@ -68,6 +71,7 @@ impl KeptKey {
             return Err(Error::NoRepository);
         }
         let opened = (Arc::clone(&self.keys), self.encrypted, self.opened_by.clone());
+        let index = ChunkIndex::open(&index);
         Ok(Repository::open_with(volumes, index, (vid, domain), opened)?.with_workers(self.workers))
     }
 }
@@ -112,17 +116,21 @@ impl Repository {
     /// `Damaged`.
     pub fn open(volumes: Arc<dyn VolumeStore>, index: IndexHome, unlock: &Unlock) -> Result<Repository> {
         let (vid, domain) = find_catalog(&*volumes)?.ok_or(Error::NoRepository)?;
-        let (keys, encrypted, opened_by) = match unlock {
+        let ((keys, encrypted, opened_by), index) = match unlock {
             Unlock::Key(key) => {
                 refuse_clear(&*volumes, vid, domain)?;
                 let (keys, slot) = open_role_slot(&*volumes, vid, *domain.as_bytes(), key)?;
-                (keys, true, slot)
+                ((keys, true, slot), ChunkIndex::open(&index))
             }
             unlock => {
-                let master = unlock_master(&*volumes, vid, domain, unlock)?;
+                let slots = PasswordSlots::read(&*volumes, vid, domain);
+                let password = Builder::new().name("password".to_owned());
+                let hash = || slots.try_each(unlock);
+                let (found, index) = beside(password, hash, || ChunkIndex::open(&index));
+                let master = slots.finish(found?)?;
                 let keys = DomainKeys::derive(&master.key);
                 has_roles(&*volumes, vid, &keys)?;
-                (keys, master.is_encrypted, master.slot)
+                ((keys, master.is_encrypted, master.slot), index)
             }
         };
         let keys = Arc::new(keys);
@@ -150,7 +158,7 @@ impl Repository {
 
     fn open_with(
         volumes: Arc<dyn VolumeStore>,
-        index: IndexHome,
+        index: Result<ChunkIndex>,
         (vid, domain): (VolumeId, Uuid),
         (keys, encrypted, opened_by): (Arc<DomainKeys>, bool, String),
     ) -> Result<Repository> {
@@ -170,7 +178,7 @@ impl Repository {
             }
         };
         let chunker = Chunker::new(profile, &keys.gear);
-        let index = ChunkIndex::open(&index, layout)?;
+        let index = index?.for_layout(layout);
         let pack_store = PackStore::new(layout, RepositoryVolumes::new(volumes, domain), index, keys);
         let info = RepositoryInfo { domain, layout, profile, encrypted, created_ms, version: 1 };
         Ok(Repository {
