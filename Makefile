@@ -13,7 +13,8 @@ help:
 
 run:
 	@bash scripts/install-deps.sh
-	cargo xtask demo $(if $(IMAGE),--image "$(IMAGE)")
+	cargo build --locked --profile demo --package copal --package xtask
+	"$${CARGO_TARGET_DIR:-target}/demo/xtask" demo $(if $(IMAGE),--image "$(IMAGE)")
 
 test:
 	@bash scripts/install-deps.sh

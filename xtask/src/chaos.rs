@@ -23,7 +23,7 @@ pub(crate) struct Trial {
     pub(crate) minutes: u64,
     /// Seed of fault times, fault kinds and load.
     pub(crate) seed: u64,
-    /// Use a release build.
+    /// Use a release build instead of the profile `demo`.
     pub(crate) release: bool,
 }
 
@@ -89,9 +89,7 @@ fn build(root: &Path, release: bool) -> Result<PathBuf> {
     let mut cargo = Command::new("cargo");
     cargo.args(["test", "--no-run", "--message-format=json-render-diagnostics"]);
     cargo.args(["--locked", "--package", "copal", "--test", "it"]);
-    if release {
-        cargo.arg("--release");
-    }
+    cargo.args(["--profile", if release { "release" } else { "demo" }]);
     let built = cargo.current_dir(root).stderr(Stdio::inherit()).output().context("cargo runs")?;
     ensure!(built.status.success(), "the tests of copal do not build");
     let messages = String::from_utf8_lossy(&built.stdout);

@@ -7,7 +7,7 @@ use std::{path::Path, process::Command};
 pub(crate) fn run(root: &Path, rounds: u64, seed: u64, backend: &str) -> Result<()> {
     let test = "kill::killed_at_random_moments_nothing_published_is_lost";
     let status = Command::new("cargo")
-        .args(["test", "-p", "copal", "--test", "it", test, "--", "--exact"])
+        .args(["test", "--locked", "--profile", "demo", "-p", "copal", "--test", "it", test, "--", "--exact"])
         .env("COPAL_KILL_ROUNDS", rounds.to_string())
         .env("COPAL_KILL_SEED", seed.to_string())
         .env("COPAL_KILL_BACKEND", backend)

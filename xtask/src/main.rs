@@ -142,7 +142,7 @@ enum Chore {
         /// Seed of the moments, the faults and the load
         #[arg(long, default_value_t = 1)]
         seed: u64,
-        /// Use a release build
+        /// Use a release build instead of the profile demo
         #[arg(long)]
         release: bool,
     },
@@ -154,7 +154,7 @@ enum Chore {
         /// Seed of the moments, the work and the images
         #[arg(long, default_value_t = 1)]
         seed: u64,
-        /// Use a release build
+        /// Use a release build instead of the profile demo
         #[arg(long)]
         release: bool,
     },

@@ -23,10 +23,10 @@ use xtask::{
     table::{Table, megabytes},
 };
 
-/// Runs the demonstration below `target/demo`; `image` is the user's image, if given.
+/// Runs the demonstration below `target/demo-run`; `image` is the user's image, if given.
 pub(crate) fn run(root: &Path, image: Option<&Path>) -> Result<()> {
-    let binary = copal::build_release(root)?;
-    let scratch = root.join("target/demo");
+    let binary = copal::build_demo(root)?;
+    let scratch = root.join("target/demo-run");
     if scratch.exists() {
         fs::remove_dir_all(&scratch).context("removing the last demonstration")?;
     }
