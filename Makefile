@@ -19,7 +19,8 @@ run:
 test:
 	@bash scripts/install-deps.sh
 	@bash scripts/guest-kernel.sh
-	env $$(bash scripts/test-demands.sh) cargo xtask ci
+	cargo build --quiet --locked --workspace --bin xtask
+	env $$(bash scripts/test-demands.sh) "$${CARGO_TARGET_DIR:-target}/debug/xtask" ci
 
 build:
 	@bash scripts/install-deps.sh
