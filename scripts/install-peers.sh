@@ -5,6 +5,7 @@
 #   restic   the one in PATH, else Debian's package
 #   rustic   crates.io, built here (about 10 minutes on two cores)
 #   borg     PyPI in a virtual environment, else Debian's package
+# For `scale-cores`; `install-peers.sh restic` installs restic alone.
 # For the comparisons of key-value engines (`elasticbf-*`, `kv-*`); `install-peers.sh kv` installs these
 # alone:
 #   LevelDB  Debian's libleveldb-dev, used through its C API
@@ -27,6 +28,18 @@ apt_install() {
     [ -n "$apt_updated" ] || { $sudo apt-get update -qq && apt_updated=1; }
     $sudo apt-get install -y -qq --no-install-recommends "$@" </dev/null >/dev/null
 }
+
+install_restic() {
+    [ -x "$peers/bin/restic" ] && return
+    command -v restic >/dev/null || apt_install restic
+    ln -sf "$(command -v restic)" "$peers/bin/restic"
+}
+
+if [ "${1:-}" = restic ]; then
+    install_restic
+    "$peers/bin/restic" version
+    exit
+fi
 
 if [ "${1:-}" = cluster ]; then
     command -v javac >/dev/null || apt_install openjdk-17-jdk-headless
@@ -52,10 +65,7 @@ if [ "${1:-}" = kv ]; then
     exit 0
 fi
 
-if [ ! -x "$peers/bin/restic" ]; then
-    command -v restic >/dev/null || apt_install restic
-    ln -sf "$(command -v restic)" "$peers/bin/restic"
-fi
+install_restic
 
 if [ ! -x "$peers/bin/rustic" ]; then
     cargo install rustic-rs --locked --root "$peers" >"$peers/rustic.log" 2>&1 ||

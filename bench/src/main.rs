@@ -12,6 +12,7 @@ mod memory;
 mod objects;
 mod peers;
 mod scale;
+mod scale_cores;
 mod values;
 
 use anyhow::{Context, Result};
@@ -36,6 +37,11 @@ enum Suite {
     BackupMemory(memory::Options),
     /// A small backup among many VMs and among many snapshots, beside one among few
     BackupScale(scale::Options),
+    /// Backups, the engine and data servers on 1 to 16 cores, beside restic and RocksDB
+    ScaleCores(scale_cores::Options),
+    /// Clients of a cluster on cores of their own, for `scale-cores`
+    #[command(hide = true)]
+    ScaleCoresClients(scale_cores::cluster_clients::Options),
     /// Filters alone: time to build and to probe, bits per key, false positives
     KvFilters(filters::Options),
     /// Large values straight into their object, or through the log
@@ -154,6 +160,8 @@ fn run() -> Result<()> {
         Suite::BackupPeers(options) => peers::run(root, &options),
         Suite::BackupMemory(options) => memory::run(root, &options),
         Suite::BackupScale(options) => scale::run(root, &options),
+        Suite::ScaleCores(options) => scale_cores::run(root, &options),
+        Suite::ScaleCoresClients(options) => scale_cores::cluster_clients::run(&options),
         Suite::KvFilters(options) => filters::run(root, &options),
         Suite::KvValues(options) => values::run(root, &options),
         Suite::BeanfsFig2(options) => cluster::figure2::run(root, &options),

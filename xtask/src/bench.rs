@@ -21,6 +21,8 @@ pub(crate) struct Suite {
 #[derive(Clone, Copy)]
 enum Package {
     Bench,
+    /// The binary of `Bench`, which builds that of `Kv` with RocksDB alone.
+    Cores,
     Kv,
     /// The binary of `Kv` with LevelDB alone, which Debian ships as a library.
     LevelDb,
@@ -31,7 +33,7 @@ const fn suite(name: &'static str, about: &'static str, package: Package) -> Sui
 }
 
 /// All suites; `docs/papers.md` may name only these.
-pub(crate) const SUITES: [Suite; 62] = [
+pub(crate) const SUITES: [Suite; 63] = [
     suite(
         BACKUP_PEERS,
         "repository size, CPU, memory, restore beside restic, rustic and borg",
@@ -46,6 +48,11 @@ pub(crate) const SUITES: [Suite; 62] = [
         "backup-scale",
         "processor time and reads of small commands among 2,000 VMs, and 500 snapshots",
         Package::Bench,
+    ),
+    suite(
+        SCALE_CORES,
+        "backups, the engine and data servers on 1 to 16 cores, beside restic and RocksDB",
+        Package::Cores,
     ),
     suite(
         "dedup-table1",
@@ -163,6 +170,9 @@ pub(crate) const SUITES: [Suite; 62] = [
 /// Suite that compares Copal with backup programs, on the data set.
 const BACKUP_PEERS: &str = "backup-peers";
 
+/// Suite on a growing number of cores.
+const SCALE_CORES: &str = "scale-cores";
+
 /// Suites on images of more VMs, one day of each.
 const DEDUP_FLEET: &str = "dedup-fleet";
 const NBD_SERVE: &str = "nbd-serve";
@@ -189,7 +199,12 @@ pub(crate) fn run(root: &Path, suite: Option<&str>, prepare: bool, arguments: &[
     let missing = match suite.package {
         Package::Kv => missing_for_engines(Path::new("/")),
         Package::LevelDb => missing_header(Path::new("/")).into_iter().collect(),
-        Package::Bench => Vec::new(),
+        Package::Cores if builds_rocksdb(arguments) => {
+            let mut missing = missing_for_engines(Path::new("/"));
+            missing.retain(|name| *name != LEVELDB_HEADER);
+            missing
+        }
+        Package::Bench | Package::Cores => Vec::new(),
     };
     if !missing.is_empty() {
         bail!(
@@ -202,13 +217,8 @@ pub(crate) fn run(root: &Path, suite: Option<&str>, prepare: bool, arguments: &[
     cargo.args(["run", "--quiet", "--release", "--manifest-path", "bench/Cargo.toml"]);
     match suite.package {
         Package::Bench => cargo.args(["--package", "copal-bench"]),
-        Package::Kv => {
-            if std::env::var_os("CXXFLAGS").is_none() && has_avx2() {
-                // RocksDB chooses its checksums and filter probes at compile time: enable its fastest ones.
-                cargo.env("CXXFLAGS", "-march=x86-64-v3 -mpclmul");
-            }
-            cargo.args(["--package", "copal-bench-kv", "--features", "peers"])
-        }
+        Package::Cores => fast_rocksdb(&mut cargo).args(["--package", "copal-bench"]),
+        Package::Kv => fast_rocksdb(&mut cargo).args(["--package", "copal-bench-kv", "--features", "peers"]),
         Package::LevelDb => cargo.args(["--package", "copal-bench-kv", "--features", "leveldb"]),
     };
     let status =
@@ -219,10 +229,27 @@ pub(crate) fn run(root: &Path, suite: Option<&str>, prepare: bool, arguments: &[
     Ok(())
 }
 
+/// Whether the suite on cores builds RocksDB.
+fn builds_rocksdb(arguments: &[String]) -> bool {
+    !arguments.iter().any(|word| word == "--without-rocksdb" || word.starts_with("--binaries"))
+}
+
+/// RocksDB chooses its checksums and filter probes at compile time: enables its fastest ones.
+fn fast_rocksdb(cargo: &mut Command) -> &mut Command {
+    if std::env::var_os("CXXFLAGS").is_none() && has_avx2() {
+        cargo.env("CXXFLAGS", "-march=x86-64-v3 -mpclmul");
+    }
+    cargo
+}
+
 /// Installs the programs that `suite` is compared with, and builds its data set if it has one.
 fn prepare(root: &Path, suite: &Suite) -> Result<()> {
     match suite.package {
         Package::Kv | Package::LevelDb => script(root, &["install-peers.sh", "kv"]),
+        Package::Cores => {
+            script(root, &["install-peers.sh", "kv"])?;
+            script(root, &["install-peers.sh", "restic"])
+        }
         Package::Bench if suite.name == BACKUP_PEERS => {
             script(root, &["install-peers.sh"])?;
             images(root, &[])
@@ -285,8 +312,10 @@ fn missing_for_engines(root: &Path) -> Vec<&'static str> {
 
 /// Debian's libleveldb-dev, if it is missing.
 fn missing_header(root: &Path) -> Option<&'static str> {
-    (!root.join("usr/include/leveldb/c.h").exists()).then_some("leveldb/c.h")
+    (!root.join("usr/include/leveldb/c.h").exists()).then_some(LEVELDB_HEADER)
 }
+
+const LEVELDB_HEADER: &str = "leveldb/c.h";
 
 /// Whether `libclang` itself lies at most `depth` directories below `directory` (Debian: `llvm-14/lib`).
 fn holds_libclang(directory: &Path, depth: u32) -> bool {

@@ -64,6 +64,14 @@ impl Run {
 /// # Errors
 /// The program cannot be started. A failing program is `Ok` with its code.
 pub fn run(command: &mut Command) -> Result<Run> {
+    run_watched(command, |_| ())
+}
+
+/// Like [`run`]; calls `watch` with the process id once the program has started.
+///
+/// # Errors
+/// The program cannot be started. A failing program is `Ok` with its code.
+pub fn run_watched(command: &mut Command, watch: impl FnOnce(u32)) -> Result<Run> {
     let program = command.get_program().to_string_lossy().into_owned();
     let started = Instant::now();
     let mut child = command
@@ -72,6 +80,7 @@ pub fn run(command: &mut Command) -> Result<Run> {
         .stderr(Stdio::piped())
         .spawn()
         .with_context(|| format!("starting {program}"))?;
+    watch(child.id());
     let stdout = collect(child.stdout.take());
     let stderr = collect(child.stderr.take());
     let reads = reads_at_its_end(&child);

@@ -115,15 +115,23 @@ impl Report {
     #[expect(clippy::print_stdout, reason = "the output for programs")]
     pub fn finish_as_json(&self, root: &Path, suite: &str) -> Result<()> {
         println!("{}", serde_json::to_string_pretty(self)?);
-        self.store(root, suite).map(drop)
+        self.store(&latest_results(root), suite).map(drop)
     }
 
     /// Prints the rows and writes them below `root` as the latest results of `suite`.
     ///
     /// # Errors
     /// The file cannot be written.
-    #[expect(clippy::print_stdout, reason = "a report is for people first")]
     pub fn finish(&self, root: &Path, suite: &str) -> Result<()> {
+        self.finish_in(&latest_results(root), suite)
+    }
+
+    /// Prints the rows and writes them into `directory` as `suite.json`.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    #[expect(clippy::print_stdout, reason = "a report is for people first")]
+    pub fn finish_in(&self, directory: &Path, suite: &str) -> Result<()> {
         let mut table = Table::new(&[suite, "value", "unit", "target", ""]);
         for row in self.rows.iter().filter(|row| !row.detail) {
             let verdict = match row.ok {
@@ -138,21 +146,26 @@ impl Report {
         for note in &self.notes {
             println!("{note}");
         }
-        let path = self.store(root, suite)?;
+        let path = self.store(directory, suite)?;
         let missed = self.rows.iter().filter(|row| row.ok == Some(false)).count();
         println!("{} rows, {missed} targets missed, written to {}", self.rows.len(), path.display());
         Ok(())
     }
 
     /// Writes the report; returns the file.
-    fn store(&self, root: &Path, suite: &str) -> Result<PathBuf> {
-        let directory = root.join("bench/results/latest");
-        fs::create_dir_all(&directory).context("creating bench/results/latest")?;
+    fn store(&self, directory: &Path, suite: &str) -> Result<PathBuf> {
+        fs::create_dir_all(directory).with_context(|| format!("creating {}", directory.display()))?;
         let path = directory.join(format!("{suite}.json"));
         fs::write(&path, serde_json::to_string_pretty(self)?)
             .with_context(|| format!("writing {}", path.display()))?;
         Ok(path)
     }
+}
+
+/// Directory of the latest results of all suites, below the checkout.
+#[must_use]
+pub fn latest_results(root: &Path) -> PathBuf {
+    root.join("bench/results/latest")
 }
 
 /// Median of the values, for an even number the mean of the middle two; `None` without values.

@@ -69,6 +69,9 @@ enum Suite {
     /// Compactions of durable writes, in LevelDB and Copal: the Draconis paper's Figure 8
     #[command(name = "draconis-fig8")]
     DraconisFig8(suites::draconis::Options),
+    /// One engine by a number of threads; `scale-cores` starts it on a number of cores
+    #[command(hide = true)]
+    EngineThreads(suites::threads::Options),
 }
 
 fn main() -> ExitCode {
@@ -106,5 +109,6 @@ fn run() -> Result<()> {
         Suite::DraconisFig7(options) | Suite::DraconisFig8(options) => {
             suites::draconis::run_durable(root, &options)
         }
+        Suite::EngineThreads(options) => suites::threads::run(&options),
     }
 }

@@ -123,6 +123,7 @@ pub(crate) enum Request {
         missing: f64,
         batch: usize,
         seconds: f64,
+        threads: usize,
         seed: u64,
     },
     /// Overwrites or adds ids until `ops` are done or the time is over.

@@ -54,26 +54,28 @@ fn handle(slot: &mut Option<Box<dyn Engine>>, request: &Request) -> Result<Answe
             }
             Ok(Answer::default())
         }
-        request => {
-            let engine = &**slot.as_ref().context("no engine is open")?;
-            let before = engine.counters();
-            let (started, cpu) = (Instant::now(), cpu_seconds());
-            let done = perform(engine, request)?;
-            let seconds = started.elapsed().as_secs_f64();
-            Ok(Answer {
-                error: None,
-                ops: done.ops,
-                found: done.found,
-                seconds,
-                cpu_seconds: cpu_seconds() - cpu,
-                latency: done.latencies.quantiles(),
-                cpu: done.cpu.quantiles(),
-                write_latency: done.write_latencies.quantiles(),
-                counters: added(&before, engine.counters()),
-                ..Answer::default()
-            })
-        }
+        request => measure(&**slot.as_ref().context("no engine is open")?, request),
     }
+}
+
+/// Performs a request other than `Open` and `Close`, with its time, processor time and counters.
+pub(crate) fn measure(engine: &dyn Engine, request: &Request) -> Result<Answer> {
+    let before = engine.counters();
+    let (started, cpu) = (Instant::now(), cpu_seconds());
+    let done = perform(engine, request)?;
+    let seconds = started.elapsed().as_secs_f64();
+    Ok(Answer {
+        error: None,
+        ops: done.ops,
+        found: done.found,
+        seconds,
+        cpu_seconds: cpu_seconds() - cpu,
+        latency: done.latencies.quantiles(),
+        cpu: done.cpu.quantiles(),
+        write_latency: done.write_latencies.quantiles(),
+        counters: added(&before, engine.counters()),
+        ..Answer::default()
+    })
 }
 
 /// Result of a piece of work.

@@ -17,7 +17,7 @@ pub(crate) mod listing;
 mod load;
 pub(crate) mod mails;
 pub(crate) mod meta;
-mod operations;
+pub(crate) mod operations;
 pub(crate) mod powercut;
 pub(crate) mod priority;
 pub(crate) mod rereplicate;

@@ -37,12 +37,14 @@ pub(crate) struct Setup {
     pub(crate) master: Vec<String>,
     /// Additional arguments of `copal data`.
     pub(crate) data: Vec<String>,
+    /// Processors of the data servers, as `taskset` takes them; `None`: all.
+    pub(crate) processors: Option<String>,
 }
 
 impl Setup {
     /// That many servers, with 64 groups of three replicas each, as `copal serve --dev` makes them.
     pub(crate) fn of(servers: usize) -> Setup {
-        Setup { servers, groups: 64, replicas: 3, master: Vec::new(), data: Vec::new() }
+        Setup { servers, groups: 64, replicas: 3, master: Vec::new(), data: Vec::new(), processors: None }
     }
 }
 
@@ -155,9 +157,17 @@ impl Running {
         let mut words = vec!["data", "--dir", text(&own)?, "--name", &name, "--listen", &listen];
         words.extend(["--join", "-", "--http", "127.0.0.1:0"]);
         words.extend(self.setup.data.iter().map(String::as_str));
-        let server = begin(&self.binary, &self.log_of(at), &words, Some(&token))?;
+        let server = begin_command(self.server_command(), &self.log_of(at), &words, Some(&token))?;
         self.servers.push(Some(server));
         Ok(at)
+    }
+
+    /// The binary, on the processors of the data servers.
+    fn server_command(&self) -> Command {
+        let Some(processors) = &self.setup.processors else { return Command::new(&self.binary) };
+        let mut command = Command::new("taskset");
+        command.args(["-c", processors]).arg(&self.binary);
+        command
     }
 
     /// Directory of a server.
@@ -181,7 +191,7 @@ impl Running {
         let own = self.directory_of(at);
         let mut words = vec!["data", "--dir", text(&own)?];
         words.extend(self.setup.data.iter().map(String::as_str));
-        self.servers[at] = Some(begin(&self.binary, &self.log_of(at), &words, None)?);
+        self.servers[at] = Some(begin_command(self.server_command(), &self.log_of(at), &words, None)?);
         Ok(())
     }
 
@@ -260,8 +270,12 @@ pub(crate) fn free_address() -> Result<String> {
 
 /// Starts a process, and waits until it reports that it is ready; its log goes to a file.
 pub(crate) fn begin(binary: &Path, log: &Path, words: &[&str], input: Option<&str>) -> Result<Process> {
+    begin_command(Command::new(binary), log, words, input)
+}
+
+/// Like [`begin`], with a command that ends in the binary.
+fn begin_command(mut command: Command, log: &Path, words: &[&str], input: Option<&str>) -> Result<Process> {
     let log = fs::OpenOptions::new().create(true).append(true).open(log)?;
-    let mut command = Command::new(binary);
     command
         .args(words)
         .args(["--json", "--end-with-parent"])

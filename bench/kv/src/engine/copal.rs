@@ -38,8 +38,12 @@ impl Copal {
         let fresh = !path.exists();
         // Space for garbage of unfinished merges and purges.
         let size = (spec.data_bytes * 2 + (384 << 20)).next_multiple_of(1 << 20);
-        let file =
-            FileOptions { create_size: fresh.then_some(size), allow_cow: true, ..FileOptions::default() };
+        let file = FileOptions {
+            create_size: fresh.then_some(size),
+            allow_cow: true,
+            unsafe_volatile: true,
+            ..FileOptions::default()
+        };
         let device = open_released(&path, &file).context("opening the store's file")?;
         if fresh {
             copal_object::Store::mkfs(&device, &MkfsOptions::default()).context("formatting the store")?;

@@ -88,6 +88,7 @@ fn many_at_once(runner: &mut SuiteRunner<'_>, entrants: &mut [Entrant]) -> Resul
         missing: 0.5,
         batch: BATCH,
         seconds: runner.scale.slice_seconds(),
+        threads: 1,
         seed: round as u64 + 1,
     };
     runner.rounds(entrants, runner.scale.rounds, gets)?;

@@ -11,6 +11,7 @@ pub(crate) mod purge;
 pub(crate) mod scan;
 pub(crate) mod sync;
 pub(crate) mod table1;
+pub(crate) mod threads;
 pub(crate) mod ycsb;
 
 use crate::{

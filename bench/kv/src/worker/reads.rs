@@ -45,31 +45,33 @@ fn gets(engine: &dyn Engine, request: &Request) -> Result<Done> {
     })
 }
 
-/// Look-ups in batches.
+/// Look-ups in batches from several threads.
 fn multi_gets(engine: &dyn Engine, request: &Request) -> Result<Done> {
-    let Request::MultiGets { keys, skew, missing, batch, seconds, seed } = *request else {
+    let Request::MultiGets { keys, skew, missing, batch, seconds, threads, seed } = *request else {
         bail!("not such a read: {request:?}")
     };
     let ranks = Ranks::new(skew, keys);
-    let mut draw = Draw::new(&ranks, keys, missing, seed, 0);
-    let limit = Limit::new(seconds, 0);
-    let mut done = Done::new();
-    let mut now = Instant::now();
-    while !limit.reached(done.ops, now) {
-        let drawn: Vec<(u64, bool)> = (0..batch).map(|_| draw.next()).collect();
-        let wanted = drawn.iter().filter(|(_, there)| *there).count() as u64;
-        let asked: Vec<Key> = drawn.iter().map(|(id, _)| key(*id)).collect();
-        let found = engine.multi_get(&asked)?;
-        if found != wanted {
-            bail!("{found} of {wanted} keys were found");
+    on_threads(threads, |thread| {
+        let mut draw = Draw::new(&ranks, keys, missing, seed, thread);
+        let limit = Limit::new(seconds, 0);
+        let mut done = Done::new();
+        let mut now = Instant::now();
+        while !limit.reached(done.ops, now) {
+            let drawn: Vec<(u64, bool)> = (0..batch).map(|_| draw.next()).collect();
+            let wanted = drawn.iter().filter(|(_, there)| *there).count() as u64;
+            let asked: Vec<Key> = drawn.iter().map(|(id, _)| key(*id)).collect();
+            let found = engine.multi_get(&asked)?;
+            if found != wanted {
+                bail!("{found} of {wanted} keys were found");
+            }
+            let end = Instant::now();
+            done.latencies.add(end - now);
+            now = end;
+            done.ops += batch as u64;
+            done.found += found;
         }
-        let end = Instant::now();
-        done.latencies.add(end - now);
-        now = end;
-        done.ops += batch as u64;
-        done.found += found;
-    }
-    Ok(done)
+        Ok(done)
+    })
 }
 
 /// Scans of a few entries from random keys.
