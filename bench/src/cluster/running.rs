@@ -278,7 +278,7 @@ fn begin_command(mut command: Command, log: &Path, words: &[&str], input: Option
     let log = fs::OpenOptions::new().create(true).append(true).open(log)?;
     command
         .args(words)
-        .args(["--json", "--end-with-parent"])
+        .args(["--json", "--end-with-parent", &std::process::id().to_string()])
         .args(["--allow-cow", "--allow-volatile"])
         .env_remove("COPAL_CLUSTER")
         .stdin(Stdio::piped())
