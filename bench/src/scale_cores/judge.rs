@@ -19,6 +19,8 @@ const BACKUP_SPEED: f64 = 8.0;
 const OF_RESTIC: f64 = 0.4;
 /// Greatest share of a stage outside of the pools, in percent of all processor time.
 const SERIAL_PERCENT: f64 = 4.0;
+/// Least share of a stage that is printed; a smaller one is stored.
+const SHOWN_PERCENT: f64 = 0.5;
 const PEAK_MEGABYTES: f64 = 100.0;
 /// Least speed of look-ups in memory by 16 threads, of one thread's.
 const GETS_SPEED: f64 = 10.0;
@@ -110,6 +112,7 @@ fn stages(report: &mut Report, results: &Results, row: &str) {
             }
             match (is_last, is_pool) {
                 (false, _) => report.detail(name, percent, "%"),
+                (true, false) if percent < SHOWN_PERCENT => report.detail(name, percent, "%"),
                 (true, true) => report.fact(name, percent, "%"),
                 (true, false) => report.at_most(name, percent, "%", SERIAL_PERCENT),
             }

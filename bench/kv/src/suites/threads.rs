@@ -5,7 +5,7 @@
 //! memory, since the whole store fits into the engine's memory.
 
 use crate::{
-    engine::{self, Engine},
+    engine,
     keys::Skew,
     protocol::{Answer, Filters, Kind, Request, Safety, Spec},
     worker,
