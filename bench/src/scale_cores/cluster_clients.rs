@@ -1,5 +1,5 @@
 //! Clients of a cluster in a process of their own, which `scale-cores` starts on other cores than the servers':
-//! puts, then gets of what was put.
+//! puts, then gets of the same files.
 //!
 //! Each client is a thread with its own connections. The connections are made and used before the measurement,
 //! so that only puts and gets are in it. Prints one line of JSON.

@@ -7,7 +7,7 @@ use super::{
 };
 use copal_bench_harness::report::Report;
 
-/// Cores of the targets, and of what they are compared with.
+/// Cores of the targets, and of the runs with which they are compared.
 const MANY: usize = 16;
 const ONE: usize = 1;
 /// Cores of the data server in its target: the clients need as many.

@@ -63,7 +63,7 @@ pub(crate) struct Options {
     /// Measure only rows whose names begin with one of these
     #[arg(long, value_name = "ROW", value_delimiter = ',')]
     only: Vec<String>,
-    /// Keep what an earlier run with the same image and options measured, and measure the rest
+    /// Keep the rows of an earlier run with the same image and options, and measure the rest
     #[arg(long)]
     resume: bool,
     /// Number of measurements of each backup row; the report has the median
