@@ -22,7 +22,7 @@ pub(crate) fn verify(
     progress: &dyn Progress,
     cancel: &CancelFlag,
 ) -> Result<CheckReport> {
-    let mut verification = Verification {
+    let mut verification = SnapshotVerification {
         report: CheckReport { snapshots: 1, ..CheckReport::default() },
         fetcher: ChunkFetcher::new(parts.pack_store(), Some(cancel)),
         manifest,
@@ -33,7 +33,7 @@ pub(crate) fn verify(
         ..2 => walk(&mut |part| verification.part(part))?,
         _ => ahead(&walk, &mut |part| verification.part(part))?,
     }
-    let Verification { mut report, fetcher, .. } = verification;
+    let SnapshotVerification { mut report, fetcher, .. } = verification;
     report.decoded_frames = report.references;
     report.decoded_bytes = fetcher.fetched_bytes;
     report.packs = fetcher.packs.len() as u64;
@@ -119,17 +119,17 @@ fn ahead(walk: &(dyn Fn(&mut PartSink<'_>) -> Result<()> + Sync), take: &mut Par
 }
 
 /// A verification of one snapshot.
-struct Verification<'a> {
+struct SnapshotVerification<'a> {
     report: CheckReport,
     fetcher: ChunkFetcher<'a>,
     manifest: &'a Manifest,
     progress: &'a dyn Progress,
 }
 
-impl Verification<'_> {
+impl SnapshotVerification<'_> {
     /// Notes the findings of a walk, and decodes the chunks that it found.
     fn part(&mut self, part: WalkedPart) -> Result<()> {
-        let Verification { report, fetcher, manifest, progress } = self;
+        let SnapshotVerification { report, fetcher, manifest, progress } = self;
         if let Some(disk) = part.begins.and_then(|number| manifest.disks.get(number)) {
             progress.stage(Stage::Verify, &disk.name, disk.data_bytes);
         }

@@ -8,7 +8,7 @@ use crate::catalog::record::PackPlace;
 use crate::index::{OlderRows, PackEntry};
 use crate::packs::home::PackHome;
 use crate::packs::pack::PackNumber;
-use crate::packs::pack_store::PackStore;
+use crate::packs::pack_store::{FOOTERS_AHEAD, PackStore};
 use crate::packs::volumes::for_each_file;
 use crate::request::IndexSummary;
 use crate::request::error::{Error, Result};
@@ -117,35 +117,22 @@ pub(crate) fn reindex(
         Ok(())
     })?;
     let mut present = Vec::new();
-    let mut started = false;
+    let mut unknown = UnknownPacks {
+        pack_store,
+        progress,
+        cancel,
+        packs: Vec::new(),
+        is_announced: false,
+        summary: &mut summary,
+    };
     for_each_pack(pack_store, whose, |pack| {
         present.push(pack.number);
-        if pack_store.index.pack(pack.number)?.is_some() {
-            return Ok(());
+        match pack_store.index.pack(pack.number)? {
+            Some(_) => Ok(()),
+            None => unknown.add(pack),
         }
-        if cancel.is_cancelled() {
-            return Err(Error::Cancelled { kept_bytes: None });
-        }
-        if !started {
-            progress.stage(Stage::Index, "", 0);
-            started = true;
-        }
-        match enter(pack_store, pack.home, pack.volume, pack.number) {
-            Ok(Some(rows)) => {
-                summary.packs += 1;
-                summary.rows += rows;
-            }
-            Ok(None) => return Ok(()),
-            Err(error) if error.is_corruption() => {
-                tracing::warn!(pack = %pack.number, %error, "damaged pack left out of the index");
-                summary.damaged_packs += 1;
-                return Ok(());
-            }
-            Err(error) => return Err(error),
-        }
-        progress.advance(1);
-        Ok(())
     })?;
+    unknown.enter_all()?;
     present.sort_unstable();
     known.retain(|pack| present.binary_search(pack).is_err());
     for pack in &known {
@@ -155,6 +142,52 @@ pub(crate) fn reindex(
         pack_store.index.sync()?;
     }
     Ok(summary)
+}
+
+/// Packs that the index does not know. Their footers are read together.
+struct UnknownPacks<'a> {
+    pack_store: &'a PackStore,
+    progress: &'a dyn Progress,
+    cancel: &'a CancelFlag,
+    packs: Vec<StoredPack>,
+    /// Whether the stage was announced.
+    is_announced: bool,
+    summary: &'a mut IndexSummary,
+}
+
+impl UnknownPacks<'_> {
+    fn add(&mut self, pack: StoredPack) -> Result<()> {
+        if !self.is_announced {
+            self.is_announced = true;
+            self.progress.stage(Stage::Index, "", 0);
+        }
+        self.packs.push(pack);
+        if self.packs.len() < FOOTERS_AHEAD { Ok(()) } else { self.enter_all() }
+    }
+
+    fn enter_all(&mut self) -> Result<()> {
+        let places = self.packs.iter().map(|pack| (pack.home, pack.volume, pack.number));
+        self.pack_store.load_footers(places)?;
+        for pack in self.packs.drain(..) {
+            if self.cancel.is_cancelled() {
+                return Err(Error::Cancelled { kept_bytes: None });
+            }
+            match enter(self.pack_store, pack.home, pack.volume, pack.number) {
+                Ok(Some(rows)) => {
+                    self.summary.packs += 1;
+                    self.summary.rows += rows;
+                    self.progress.advance(1);
+                }
+                Ok(None) => {}
+                Err(error) if error.is_corruption() => {
+                    tracing::warn!(pack = %pack.number, %error, "damaged pack left out of the index");
+                    self.summary.damaged_packs += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Adds a pack from its footer. Returns its number of rows; `None`: the pack is missing.

@@ -4,7 +4,7 @@
 //! Memory: the frames that were read ahead, up to a fixed budget, and one more frame.
 
 use crate::packs::frame_plan::{FramePlan, PlannedFrame};
-use crate::packs::pack::reader::{self, FrameInflater};
+use crate::packs::pack::reader::{self, FrameInflater, PackFooter};
 use crate::packs::pack::{FrameLocation, PackNumber};
 use crate::packs::pack_cipher::TAG_BYTES;
 use crate::packs::pack_store::{LocatedFrame, PackStore};
@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::ops::{ControlFlow, Range};
 
 /// Most bytes of frames that are read ahead.
-const HELD_BYTES: usize = 4 << 20;
+pub(crate) const HELD_BYTES: usize = 4 << 20;
 
 /// Most frames that are read ahead.
 const MOST_AHEAD: usize = 1024;
@@ -110,6 +110,20 @@ impl<'a> FrameReader<'a> {
             })?;
         }
         Ok(count)
+    }
+
+    /// Decrypts the frames of a pack that were read ahead. Drops those that do not decrypt: their later read returns the
+    /// error.
+    pub(crate) fn open_ahead(&mut self, footer: &PackFooter) {
+        let bytes = &mut self.bytes;
+        self.ahead.retain(|(pack, slot), frame| {
+            if *pack == footer.number && !frame.is_open {
+                let stored = &mut bytes[frame.place.clone()];
+                frame.is_open = reader::open_frame(footer, *slot, stored).is_ok();
+                return frame.is_open;
+            }
+            true
+        });
     }
 
     /// The location from which a frame was read ahead; its own one if it was not.

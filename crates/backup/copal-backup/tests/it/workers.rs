@@ -40,8 +40,7 @@ fn has_chunks(volume: &str) -> bool {
     volume.starts_with("pds-") || volume.contains(".c")
 }
 
-/// The same store with many damages: some in one block, some in the footer or header of a pack. A byte cannot be read,
-/// and a recipe of the first snapshot is damaged.
+/// The same store with damages in header, frames and footer of packs, and in a recipe. One byte cannot be read.
 fn damaged(store: &LocalStore) -> MortalStore {
     let damaged = embedded_store();
     let (mut packs, mut recipes) = (0, 0);
@@ -91,12 +90,12 @@ fn facts(report: &CheckReport) -> String {
 
 /// Stages and steps in order.
 #[derive(Default)]
-struct Steps {
+struct StepLog {
     steps: Mutex<Vec<String>>,
     done: Mutex<u64>,
 }
 
-impl Progress for Steps {
+impl Progress for StepLog {
     fn stage(&self, stage: Stage, what: &str, total: u64) {
         self.steps.lock().unwrap().push(format!("{stage:?} {what} {total}"));
     }
@@ -114,7 +113,7 @@ fn a_check_finds_the_same_with_any_number_of_workers() {
         {
             for slice in [ReadData::All, ReadData::No, ReadData::Slice { index: 1, of: 2 }] {
                 let check = |workers| {
-                    let steps = Steps::default();
+                    let steps = StepLog::default();
                     let repository = opened(&store, workers);
                     let report = repository.check(slice, &steps, &CancelFlag::new()).unwrap();
                     let lost = format!("{:?}", repository.lost_frames());
@@ -142,7 +141,7 @@ fn a_verification_and_a_restore_find_the_same_with_any_number_of_workers() {
         {
             let mut first: Option<(Vec<String>, String, u64)> = None;
             for workers in WORKERS {
-                let steps = Steps::default();
+                let steps = StepLog::default();
                 let verify = |snapshot: &SnapshotId| {
                     let repository = opened(&store, workers);
                     let report = repository.verify(*snapshot, &steps, &CancelFlag::new()).unwrap();
@@ -167,7 +166,7 @@ fn a_verification_and_a_restore_find_the_same_with_any_number_of_workers() {
     }
 }
 
-/// The store stays equal with any number of workers: after a prune that rewrites, all snapshots are complete.
+/// A prune that rewrites leaves complete snapshots and the same index.
 #[test]
 fn a_prune_and_a_repair_do_the_same_with_any_number_of_workers() {
     for layout in LAYOUTS {
@@ -189,13 +188,13 @@ fn a_prune_and_a_repair_do_the_same_with_any_number_of_workers() {
     }
 }
 
-type Operation<'a> = (&'a str, &'a dyn Fn(&Repository, &CancelFlag) -> Result<()>);
+type NamedOperation<'a> = (&'a str, &'a dyn Fn(&Repository, &CancelFlag) -> Result<()>);
 
 #[test]
 fn a_cancellation_or_an_error_in_the_middle_ends_the_operation() {
     let (store, made, _) = filled(Layout::Solo);
     let target = MemoryTarget::default();
-    let operations: [Operation<'_>; 4] = [
+    let operations: [NamedOperation<'_>; 4] = [
         ("check", &|repository, cancel| repository.check(ReadData::All, &Silent, cancel).map(drop)),
         ("verify", &|repository, cancel| repository.verify(made[2], &Silent, cancel).map(drop)),
         ("restore", &|repository, cancel| {

@@ -18,6 +18,7 @@
 //! of it is live.
 
 pub(crate) mod removal_lists;
+mod rewrite;
 mod sweep;
 mod vm_prune;
 mod walked_vms;
@@ -201,7 +202,8 @@ impl<'a> PruneRun<'a> {
             left,
             announced,
         };
-        sweep.slice(live, slice)
+        let rewritten = sweep.slice(live, slice)?;
+        rewrite::rewrite(&mut sweep, live, &rewritten)
     }
 }
 

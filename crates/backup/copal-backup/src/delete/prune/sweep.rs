@@ -1,31 +1,24 @@
 //! The sweep: removes packs without a live frame and rewrites those with the largest dead share.
 //!
-//! Not here: live frames (`mark`), removal lists (`removal_lists`).
+//! Not here: copies of live frames (`rewrite`), live frames (`mark`), removal lists (`removal_lists`).
 
 use super::removal_lists::RemovalLists;
 use crate::catalog::record::PackPlace;
 use crate::delete::mark::{FrameMarks, PackSlice};
+use crate::index::PackRows;
 use crate::index::dead_frames::DeadFrames;
 use crate::index::reindex::{PackScope, StoredPack, for_each_pack};
-use crate::index::{IndexRow, PackRows};
-use crate::keys::random;
-use crate::packs::frame_reader::FrameReader;
-use crate::packs::home::PackHome;
 use crate::packs::pack::reader::{self, PackFooter};
-use crate::packs::pack::writer::FrameInput;
 use crate::packs::pack::{FrameLocation, PackNumber, format};
-use crate::packs::pack_appender::PackAppender;
-use crate::packs::pack_store::{FOOTERS_AHEAD, LocatedFrame};
+use crate::packs::pack_store::FOOTERS_AHEAD;
 use crate::request::error::{Error, Result};
 use crate::request::progress::{CancelFlag, Progress, Stage};
 use crate::request::{PruneOptions, PruneSummary};
-use crate::rules::broken::{self, Flaw};
 use crate::sessions::parts::RepositoryParts;
 use crate::steps::frames::{PackFate, fate, is_in_use};
-use copal_kv::Durability;
 use copal_volume::{VolumeError, VolumeId};
 use std::cmp::Ordering;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Sweep of one slice of packs.
@@ -51,7 +44,7 @@ pub(super) enum LiveFrames<'m, 'a> {
 }
 
 impl LiveFrames<'_, '_> {
-    fn has(&self, pack: PackNumber, slot: u32) -> bool {
+    pub(super) fn has(&self, pack: PackNumber, slot: u32) -> bool {
         match self {
             LiveFrames::Marked(marks) => marks.is_live(pack, slot),
             LiveFrames::NotDead(dead) => is_in_use(dead, pack, slot),
@@ -73,7 +66,7 @@ impl LiveFrames<'_, '_> {
 
 impl LiveFrames<'_, '_> {
     /// Whether no other frame of the ids of a pack is known. `false` if the index was not walked for that.
-    fn is_alone(&self, pack: PackNumber) -> Result<bool> {
+    pub(super) fn is_alone(&self, pack: PackNumber) -> Result<bool> {
         match self {
             LiveFrames::Marked(marks) => marks.is_alone(pack),
             LiveFrames::NotDead(_) => Ok(false),
@@ -82,9 +75,9 @@ impl LiveFrames<'_, '_> {
 }
 
 /// A pack with live and dead frames.
-struct MixedPack {
-    pack: StoredPack,
-    dead_bytes: u64,
+pub(super) struct MixedPack {
+    pub(super) pack: StoredPack,
+    pub(super) dead_bytes: u64,
 }
 
 impl MixedPack {
@@ -98,8 +91,9 @@ impl MixedPack {
 }
 
 impl PackSweep<'_, '_> {
-    /// Removes the packs of a slice without a live frame, and rewrites those with the largest dead share.
-    pub(super) fn slice(&mut self, live: &LiveFrames<'_, '_>, slice: PackSlice) -> Result<()> {
+    /// Removes the packs of a slice without a live frame. Returns those with the largest dead share, which are to be
+    /// rewritten.
+    pub(super) fn slice(&mut self, live: &LiveFrames<'_, '_>, slice: PackSlice) -> Result<Vec<MixedPack>> {
         let pack_store = self.parts.pack_store();
         let mut dead = Vec::new();
         let mut mixed = Vec::new();
@@ -138,12 +132,7 @@ impl PackSweep<'_, '_> {
             }
         }
         self.reclaim(emptied)?;
-        let rewritten = self.choose(live, mixed, left_bytes)?;
-        for home in homes_of(&rewritten) {
-            let packs = rewritten.iter().filter(|mixed| mixed.pack.home == home);
-            self.rewrite(live, home, packs)?;
-        }
-        Ok(())
+        self.choose(live, mixed, left_bytes)
     }
 
     /// Chooses the packs to be rewritten, by dead share, until the rest may stay unused. `left_bytes`: the
@@ -217,51 +206,6 @@ impl PackSweep<'_, '_> {
         Ok(lost.into_iter().any(|slot| live.has(pack, slot)))
     }
 
-    /// Moves the live frames of packs of one home to new packs, then unlinks the old ones.
-    fn rewrite<'m>(
-        &mut self,
-        live: &LiveFrames<'_, '_>,
-        home: PackHome,
-        packs: impl Iterator<Item = &'m MixedPack>,
-    ) -> Result<()> {
-        let pack_store = self.parts.pack_store();
-        let mut appender = PackAppender::new(pack_store, home, random()?, Durability::Device);
-        let mut moved: Vec<&StoredPack> = Vec::new();
-        let mut had_turn = HashSet::new();
-        for MixedPack { pack, dead_bytes } in packs {
-            self.check_cancel()?;
-            self.summary.rewritten_packs += 1;
-            self.progress.advance(pack.info.size);
-            if self.options.dry_run {
-                let freed = (*dead_bytes).min(self.summary.after_bytes);
-                self.summary.after_bytes -= freed;
-                self.summary.written_bytes += pack.info.size.saturating_sub(*dead_bytes);
-                continue;
-            }
-            had_turn.insert(pack.number);
-            if let Err(error) = copy_live(self.parts, &mut appender, live, pack, &had_turn) {
-                if !error.is_corruption() {
-                    return Err(error);
-                }
-                // Frames that were copied so far have two copies; the pack itself stays.
-                self.progress.notice(&format!("not rewritten: {error}"));
-                if !broken::by(Flaw::UnlinksUncopied) {
-                    continue;
-                }
-            }
-            moved.push(pack);
-            if appender.open_bytes() + (format::TARGET_BYTES / 4) > format::TARGET_BYTES {
-                appender.finish()?;
-                self.unlink_all(&mut moved)?;
-            }
-        }
-        appender.finish()?;
-        self.unlink_all(&mut moved)?;
-        self.summary.after_bytes += appender.stored_bytes;
-        self.summary.written_bytes += appender.stored_bytes;
-        Ok(())
-    }
-
     /// Waits until the space of unlinked packs is free. If the store is too full to reclaim, the prune goes
     /// on.
     fn reclaim(&self, volumes: BTreeSet<VolumeId>) -> Result<()> {
@@ -275,7 +219,7 @@ impl PackSweep<'_, '_> {
     }
 
     /// Unlinks packs whose live frames are in durable packs that the index knows, and frees their space.
-    fn unlink_all(&mut self, packs: &mut Vec<&StoredPack>) -> Result<()> {
+    pub(super) fn unlink_all(&mut self, packs: &mut Vec<&StoredPack>) -> Result<()> {
         let mut emptied = BTreeSet::new();
         self.announce(packs.iter().copied())?;
         for pack in packs.drain(..) {
@@ -316,96 +260,7 @@ impl PackSweep<'_, '_> {
         }
     }
 
-    fn check_cancel(&self) -> Result<()> {
+    pub(super) fn check_cancel(&self) -> Result<()> {
         if self.cancel.is_cancelled() { Err(Error::Cancelled { kept_bytes: None }) } else { Ok(()) }
     }
-}
-
-fn homes_of(packs: &[MixedPack]) -> Vec<PackHome> {
-    let mut homes: Vec<PackHome> = Vec::new();
-    for mixed in packs {
-        if !homes.contains(&mixed.pack.home) {
-            homes.push(mixed.pack.home);
-        }
-    }
-    homes
-}
-
-/// Copies the live frames of a pack, except those that also exist elsewhere. `had_turn`: this pack and those
-/// before it.
-fn copy_live(
-    parts: &RepositoryParts,
-    appender: &mut PackAppender<'_>,
-    live: &LiveFrames<'_, '_>,
-    pack: &StoredPack,
-    had_turn: &HashSet<PackNumber>,
-) -> Result<()> {
-    let pack_store = parts.pack_store();
-    let Some((footer, vid)) = pack_store.footer(pack.home, pack.volume, pack.number)? else {
-        return Ok(());
-    };
-    let mut frames = FrameReader::new(pack_store)?;
-    let mut other_frames = FrameReader::new(pack_store)?;
-    let locations = (0..footer.rows.len() as u32).filter(|&slot| live.has(pack.number, slot));
-    let locations: Vec<FrameLocation> = locations
-        .map(|slot| FrameLocation { home: pack.home, volume: pack.volume, pack: pack.number, slot })
-        .collect();
-    let is_alone = live.is_alone(pack.number)?;
-    let mut rest = &locations[..];
-    while !rest.is_empty() {
-        let ids = rest.iter().map(|location| (*location, footer.rows[location.slot as usize].id));
-        let (now, later) = rest.split_at(frames.read_ahead(ids)?);
-        rest = later;
-        let id = |location: &FrameLocation| footer.rows[location.slot as usize].id;
-        // Look-ups of many ids read many blocks of the index.
-        let others = match is_alone {
-            true => vec![Vec::new(); now.len()],
-            false => pack_store.index.rows_of(pack.home, &now.iter().map(id).collect::<Vec<_>>())?,
-        };
-        for (location, rows) in now.iter().zip(others) {
-            let located = LocatedFrame { footer: Arc::clone(&footer), vid, location: *location };
-            let row = *located.row();
-            if stands_elsewhere(parts, (&mut frames, &mut other_frames), live, (&located, rows), had_turn)? {
-                continue;
-            }
-            let payload = frames.payload(&located)?;
-            appender.append(&FrameInput { id: row.id, raw_bytes: row.raw, flags: row.flags, payload })?;
-        }
-    }
-    Ok(())
-}
-
-/// Whether another live frame of the id with the same content exists, in a pack that stays or comes later. A
-/// killed prune may have left one, and snapshots may refer to either; all of them find the remaining one. `rows`:
-/// the rows of the id in the index.
-fn stands_elsewhere(
-    parts: &RepositoryParts,
-    (frames, others): (&mut FrameReader<'_>, &mut FrameReader<'_>),
-    live: &LiveFrames<'_, '_>,
-    (located, rows): (&LocatedFrame, Vec<IndexRow>),
-    had_turn: &HashSet<PackNumber>,
-) -> Result<bool> {
-    let pack_store = parts.pack_store();
-    let (home, id) = (located.location.home, located.row().id);
-    for (row, entry) in pack_store.index.places_of(rows)? {
-        let location = entry.location(row);
-        if location.home != home
-            || had_turn.contains(&location.pack)
-            || !live.has(location.pack, location.slot)
-        {
-            continue;
-        }
-        let is_equal = match pack_store.at(location, &id) {
-            Ok(Some(other)) => others.raw(&other).and_then(|other| Ok(frames.raw(located)? == other)),
-            Ok(None) => Ok(false),
-            Err(error) => Err(error),
-        };
-        match is_equal {
-            Ok(true) => return Ok(true),
-            Ok(false) => {}
-            Err(error) if error.is_corruption() => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(false)
 }
