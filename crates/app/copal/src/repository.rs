@@ -185,7 +185,7 @@ pub(crate) fn init(
     let shared: Arc<dyn VolumeStore> = stack.volumes().clone();
     let options = InitOptions { layout, profile: chunking, ..InitOptions::new(unlock) };
     let repository = Repository::init(shared, IndexHome::Kv(stack.kv().clone()), &options)?;
-    let repository = repository.with_workers(common.workers());
+    let repository = common.with_threads(repository);
     unfinished.finish()?;
     OpenRepository::of(stack, repository, common)
 }
@@ -229,7 +229,7 @@ fn init_in_cluster(
     take_lease(&mut store, place, patience)?;
     let options = InitOptions { layout, profile: chunking, ..InitOptions::new(unlock) };
     let repository = Repository::init(Arc::new(store.clone()), IndexHome::Memory, &options)?;
-    Ok(OpenRepository::in_cluster(store, repository.with_workers(common.workers())))
+    Ok(OpenRepository::in_cluster(store, common.with_threads(repository)))
 }
 
 /// Takes the writer lease: one process at a time writes to a repository.
@@ -361,5 +361,5 @@ fn open_on(common: &CommonArgs, volumes: Arc<dyn VolumeStore>, index: IndexHome)
     if matches!(unlock, Unlock::Insecure) && encrypted {
         return Err(copal_backup::Error::PasswordNeeded.into());
     }
-    Ok(Repository::open(volumes, index, &unlock)?.with_workers(common.workers()))
+    Ok(common.with_threads(Repository::open(volumes, index, &unlock)?))
 }

@@ -6,6 +6,7 @@ use crate::{
     human,
 };
 use clap::Args;
+use copal_backup::Repository;
 use copal_node::StoreOptions;
 use std::{
     path::{Path, PathBuf},
@@ -121,10 +122,12 @@ impl CommonArgs {
         self.memory.unwrap_or(MEMORY_BYTES)
     }
 
-    /// Threads that an operation on a repository computes with.
-    pub(crate) fn workers(&self) -> usize {
-        let processors = || std::thread::available_parallelism().map_or(1, usize::from);
-        self.threads.unwrap_or_else(processors)
+    /// The repository, with the number of threads that its operations compute with.
+    pub(crate) fn with_threads(&self, repository: Repository) -> Repository {
+        match self.threads {
+            Some(threads) => repository.with_workers(threads),
+            None => repository,
+        }
     }
 
     /// The options of an agent, which uses few processors by default.

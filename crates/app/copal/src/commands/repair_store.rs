@@ -122,7 +122,7 @@ fn judge(
     let encrypted = Repository::probe(&**volumes)?.ok_or(copal_backup::Error::NoRepository)?;
     let unlock = password::for_open(&context.arguments.common, encrypted)?;
     let repository = Repository::open(Arc::clone(volumes), IndexHome::Kv(kv.clone()), &unlock)?;
-    let repository = repository.with_workers(context.arguments.common.workers());
+    let repository = context.arguments.common.with_threads(repository);
     let mut unknown = repository.salvage_catalog()?;
     let meter = context.meter();
     repository.repair_index(&meter, &context.cancel)?;

@@ -274,6 +274,23 @@ impl<'a> BackupContext<'a> {
         })
     }
 
+    /// Threads and jobs within the memory of the request.
+    fn size(&self) -> PipelineSize {
+        let thread_bytes = PoolThread::MEMORY_BYTES + if self.request.full { VERIFIED_BYTES } else { 0 };
+        PipelineSize::within(self.request.memory_bytes, self.parts.pack_store().workers(), thread_bytes)
+    }
+
+    /// Reports that fewer threads are used than a person asked for.
+    fn report_missing_threads(&self) {
+        let PipelineSize { threads, .. } = self.size();
+        if let Some(asked) = self.parts.pack_store().asked_workers().filter(|&asked| asked > threads) {
+            self.watched.progress.notice(&format!(
+                "the backup has {threads} threads, and {asked} were asked for: its memory has room for no more, --memory gives it \
+                 more"
+            ));
+        }
+    }
+
     /// Runs `read` with a reader that sends its steps into the pipeline. Returns its counts.
     fn on_line(
         &self,
@@ -281,10 +298,7 @@ impl<'a> BackupContext<'a> {
         read: impl FnOnce(&mut DiskReader<'_, 'a>) -> PipelineResult<()>,
     ) -> Result<PipelineResult<BackupCounts>> {
         let scope = self.scope()?;
-        let thread_bytes = PoolThread::MEMORY_BYTES + if self.request.full { VERIFIED_BYTES } else { 0 };
-        let threads = self.parts.pack_store().workers();
-        let size = PipelineSize::within(self.request.memory_bytes, threads, thread_bytes);
-        pipeline::run(size, &scope, self.in_flight, packer, read)
+        pipeline::run(self.size(), &scope, self.in_flight, packer, read)
     }
 }
 
@@ -303,6 +317,7 @@ fn produce(
     let bases = planned.iter().map(|plan| plan.base_root.clone()).collect();
     let mut packer = TreePacker::new(pack_store, &in_flight, progress, session.vm, session.id, bases)?;
     let reading = BackupContext { parts, request, vm: session.vm, in_flight: &in_flight, watched };
+    reading.report_missing_threads();
     let read = match others {
         Some(others) => others.read(&reading, session.id, &planned, &mut packer)?,
         None => reading.on_line(&mut packer, |reader| {

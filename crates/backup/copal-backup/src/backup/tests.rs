@@ -271,3 +271,27 @@ fn a_cancelled_backup_ends_and_keeps_what_it_stored() {
         }
     }
 }
+
+/// Collects notices.
+#[derive(Default)]
+struct Notices(Mutex<Vec<String>>);
+
+impl Progress for Notices {
+    fn notice(&self, message: &str) {
+        self.0.lock().push(message.to_owned());
+    }
+}
+
+#[test]
+fn threads_beyond_the_memory_are_cut_and_reported() {
+    let mut disk = Disk::new(SEGMENT_BYTES);
+    Random::new(3).fill(&mut disk.bytes);
+    for (threads, is_cut) in [(1, false), (2, false), (1000, true)] {
+        let repository = init(&MemoryStore::new()).with_workers(threads);
+        let notices = Notices::default();
+        repository.backup(request("web", &disk, false), &notices, &CancelFlag::new()).unwrap();
+        let notices = notices.0.into_inner();
+        assert_eq!(notices.len(), usize::from(is_cut), "{notices:?}");
+        assert!(notices.iter().all(|notice| notice.contains(&format!("and {threads} were asked for"))));
+    }
+}

@@ -73,7 +73,8 @@ pub(super) fn check_packs(
     cancel: &CancelFlag,
 ) -> Result<DamagedPlaces> {
     progress.stage(Stage::ReadData, "packs", packs.chosen_bytes());
-    let workers = pack_store.workers();
+    // More of them would wait for memory.
+    let workers = pack_store.workers().min(MOST_BYTES / scan::RUN_BYTES);
     let budget_bytes = (workers * RUNS_OF_A_WORKER * scan::RUN_BYTES).min(MOST_BYTES);
     let mut findings = FoundDamage {
         pack_store,

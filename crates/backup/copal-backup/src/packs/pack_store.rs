@@ -82,7 +82,8 @@ pub(crate) struct PackStore {
     /// Damaged frames that could not be noted, because the index is open for reading only.
     unnoted: Mutex<Vec<LostFrame>>,
     read_bytes: AtomicU64,
-    workers: usize,
+    /// Number of threads that a person asked for.
+    asked_workers: Option<usize>,
     /// Reports changes by other hosts; not set in the layout solo.
     index_updates: OnceLock<Arc<dyn IndexUpdates>>,
 }
@@ -110,19 +111,25 @@ impl PackStore {
             footers: Mutex::default(),
             unnoted: Mutex::default(),
             read_bytes: AtomicU64::new(0),
-            workers: std::thread::available_parallelism().map_or(1, usize::from),
+            asked_workers: None,
             index_updates: OnceLock::new(),
         }
     }
 
     /// Number of threads that one operation computes with, at least one; by default that of the processors.
     pub(crate) fn workers(&self) -> usize {
-        self.workers
+        let processors = || std::thread::available_parallelism().map_or(1, usize::from);
+        self.asked_workers.unwrap_or_else(processors)
+    }
+
+    /// The number that was set.
+    pub(crate) fn asked_workers(&self) -> Option<usize> {
+        self.asked_workers
     }
 
     /// Sets the number of threads that one operation computes with.
     pub(crate) fn set_workers(&mut self, workers: usize) {
-        self.workers = workers.max(1);
+        self.asked_workers = Some(workers.max(1));
     }
 
     /// Sets the source of changes by other hosts. Later calls have no effect.

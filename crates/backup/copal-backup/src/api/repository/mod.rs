@@ -58,7 +58,7 @@ pub struct KeptKey {
     keys: Arc<DomainKeys>,
     encrypted: bool,
     opened_by: String,
-    workers: usize,
+    workers: Option<usize>,
 }
 
 impl KeptKey {
@@ -72,7 +72,11 @@ impl KeptKey {
         }
         let opened = (Arc::clone(&self.keys), self.encrypted, self.opened_by.clone());
         let index = ChunkIndex::open(&index);
-        Ok(Repository::open_with(volumes, index, (vid, domain), opened)?.with_workers(self.workers))
+        let repository = Repository::open_with(volumes, index, (vid, domain), opened)?;
+        Ok(match self.workers {
+            Some(workers) => repository.with_workers(workers),
+            None => repository,
+        })
     }
 }
 
@@ -152,7 +156,7 @@ impl Repository {
             keys: Arc::clone(&self.parts.pack_store().keys),
             encrypted: self.info.encrypted,
             opened_by: self.opened_by.clone(),
-            workers: self.parts.pack_store().workers(),
+            workers: self.parts.pack_store().asked_workers(),
         }
     }
 

@@ -65,7 +65,8 @@ fn rewrite_home(
         return packs.iter().try_for_each(|pack| foresee(sweep, pack));
     }
     let pack_store = sweep.parts.pack_store();
-    let workers = pack_store.workers();
+    // More of them would wait for memory.
+    let workers = pack_store.workers().min(MOST_BYTES / HELD_BYTES);
     let size = PoolSize { workers, budget_bytes: ((workers + 1) * HELD_BYTES).min(MOST_BYTES) };
     // Readers whose frames were appended.
     let spare = RefCell::new(Vec::new());
