@@ -2,12 +2,12 @@
 
 use super::{
     backup_rows, cluster_rows, engine_rows,
-    results::{Results, STAGE},
+    results::{Results, STAGE, counted},
     thread_times,
 };
 use copal_bench_harness::report::Report;
 
-/// Cores of the targets, and of the runs with which they are compared.
+/// Cores of the targets, and of the runs that they are compared with.
 const MANY: usize = 16;
 const ONE: usize = 1;
 /// Cores of the data server in its target: the clients need as many.
@@ -50,7 +50,7 @@ pub(super) fn judge(report: &mut Report, results: &Results) {
 fn backup_facts(report: &mut Report, results: &Results, row: &str, program: &str) {
     for cores in results.cores(row, program) {
         let value = |name: &str| results.value(row, program, cores, name);
-        let name = format!("{row}, {program}, {}", cores_text(cores));
+        let name = format!("{row}, {program}, {}", counted(cores, "core"));
         if let Some(wall) = value("wall") {
             report.fact(format!("{name}: wall"), wall, "s");
         }
@@ -87,7 +87,7 @@ fn backup_targets(report: &mut Report, results: &Results, row: &str) {
     for cores in results.cores(row, "restic") {
         let wall = |program| results.value(row, program, cores, "wall");
         if let (Some(ours), Some(theirs)) = (wall("copal"), wall("restic")) {
-            let name = format!("{row}, {}: wall, of restic's", cores_text(cores));
+            let name = format!("{row}, {}: wall, of restic's", counted(cores, "core"));
             match (row, cores) {
                 ("first-backup", MANY) => report.at_most(name, ours / theirs, "x", OF_RESTIC),
                 _ => report.fact(name, ours / theirs, "x"),
@@ -105,7 +105,7 @@ fn stages(report: &mut Report, results: &Results, row: &str) {
         for stage in results.stages(row, "copal", cores) {
             let seconds = results.value(row, "copal", cores, &format!("{STAGE}{stage}")).unwrap_or(0.0);
             let percent = seconds / all * 100.0;
-            let name = format!("{row}, {}: share of {stage}", cores_text(cores));
+            let name = format!("{row}, {}: share of {stage}", counted(cores, "core"));
             let is_pool = thread_times::is_pool(&stage) || stage == thread_times::LOST;
             if !is_pool {
                 largest = largest.max(seconds / all);
@@ -118,7 +118,8 @@ fn stages(report: &mut Report, results: &Results, row: &str) {
             }
         }
         if is_last && largest > 0.0 {
-            let name = format!("{row}, {}: speed that its largest serial stage allows", cores_text(cores));
+            let name =
+                format!("{row}, {}: speed that its largest serial stage allows", counted(cores, "core"));
             report.fact(name, 1.0 / largest, "x");
         }
     }
@@ -132,7 +133,7 @@ fn engine(report: &mut Report, results: &Results, row: &str) {
     for engine in engine_rows::ENGINES {
         for cores in results.cores(row, engine) {
             let value = |name: &str| results.value(row, engine, cores, name).unwrap_or(0.0);
-            let name = format!("{row}, {engine}, {}", threads_text(cores));
+            let name = format!("{row}, {engine}, {}", counted(cores, "thread"));
             report.fact(name.clone(), value("per_second"), "/s");
             report.fact(format!("{name}: processor time of each"), value("cpu_us"), "us");
             report.detail(format!("{name}: p99"), value("p99_us"), "us");
@@ -153,7 +154,7 @@ fn engine(report: &mut Report, results: &Results, row: &str) {
     }
     for cores in results.cores(row, "rocksdb").into_iter().filter(|cores| *cores > ONE) {
         if let (Some(ours), Some(theirs)) = (gain("copal", cores), gain("rocksdb", cores)) {
-            let name = format!("{row}, {}: gain by threads, of RocksDB's", threads_text(cores));
+            let name = format!("{row}, {}: gain by threads, of RocksDB's", counted(cores, "thread"));
             if cores == MANY && ["engine-writes", "engine-mixed"].contains(&row) {
                 report.at_least(name, ours / theirs, "x", OF_ROCKSDB);
             } else {
@@ -168,7 +169,7 @@ fn cluster(report: &mut Report, results: &Results, row: &str) {
     for cores in &all {
         for clients in results.clients(row, *cores) {
             let value = |name: &str| results.value_at(row, "copal", *cores, clients, name).unwrap_or(0.0);
-            let name = format!("{row}, {}, {clients} clients", cores_text(*cores));
+            let name = format!("{row}, {}, {}", counted(*cores, "core"), counted(clients, "client"));
             for operation in ["puts", "gets"] {
                 report.fact(format!("{name}: {operation}"), value(&format!("{operation} per second")), "/s");
                 let server = value(&format!("{operation}: server us"));
@@ -186,8 +187,10 @@ fn cluster(report: &mut Report, results: &Results, row: &str) {
     };
     for cores in all.iter().copied().filter(|cores| *cores > ONE) {
         if let (Some(one), Some(many)) = (best(ONE), best(cores)) {
-            let name =
-                format!("{row}, {}: puts with the best number of clients, of one core's", cores_text(cores));
+            let name = format!(
+                "{row}, {}: puts with the best number of clients, of one core's",
+                counted(cores, "core")
+            );
             match (row, cores) {
                 ("cluster-4k", SERVER_MANY) => report.at_least(name, many / one, "x", PUTS_SPEED),
                 _ => report.fact(name, many / one, "x"),
@@ -198,17 +201,9 @@ fn cluster(report: &mut Report, results: &Results, row: &str) {
     let cost = |clients: usize| results.value_at(row, "copal", last, clients, "puts: server us");
     for clients in results.clients(row, last).into_iter().filter(|clients| *clients > 1) {
         if let (Some(one), Some(many)) = (cost(1), cost(clients)) {
-            let cores = cores_text(last);
+            let cores = counted(last, "core");
             let name = format!("{row}, {cores}, {clients} clients: processor time of a put, of one client's");
             report.at_most(name, many / one, "x", PUT_COST);
         }
     }
-}
-
-fn cores_text(count: usize) -> String {
-    if count == 1 { "1 core".to_owned() } else { format!("{count} cores") }
-}
-
-fn threads_text(count: usize) -> String {
-    if count == 1 { "1 thread".to_owned() } else { format!("{count} threads") }
 }

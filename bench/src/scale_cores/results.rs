@@ -71,10 +71,13 @@ impl Results {
 
     /// Stores and prints a measurement.
     pub(super) fn add(&mut self, key: RowKey, values: BTreeMap<String, f64>) -> Result<()> {
-        let clients = if key.clients > 0 { format!(", {} clients", key.clients) } else { String::new() };
+        let mut position = format!("{}, {}, {}", key.row, key.program, counted(key.cores, "core"));
+        if key.clients > 0 {
+            position = format!("{position}, {}", counted(key.clients, "client"));
+        }
         let shown = values.iter().filter(|(name, _)| !name.starts_with(STAGE));
         let shown: Vec<_> = shown.map(|(name, value)| format!("{name} {value:.2}")).collect();
-        println!("{}, {}, {} cores{clients}: {}", key.row, key.program, key.cores, shown.join(", "));
+        println!("{position}: {}", shown.join(", "));
         let measurement = Measurement { key, values };
         let mut line = serde_json::to_string(&measurement)?;
         line.push('\n');
@@ -126,6 +129,11 @@ impl Results {
             .map(str::to_owned)
             .collect()
     }
+}
+
+/// A number with the word for one thing, in the plural if it needs it.
+pub(super) fn counted(count: usize, word: &str) -> String {
+    if count == 1 { format!("1 {word}") } else { format!("{count} {word}s") }
 }
 
 /// Begin of the names of processor times by stage.

@@ -113,7 +113,7 @@ fn spec(options: &Options) -> Spec {
         memory_bytes: MEMORY,
         write_buffer_bytes: 16 << 20,
         table_bytes: 0,
-        // Overwrites need space until merges drop the rows that they replaced.
+        // Overwrites need space until merges drop the replaced entries.
         data_bytes: options.keys * (VALUE_BYTES + crate::keys::KEY_BYTES) as u64 * 8,
         cache_data: true,
         cache_blocks: false,
