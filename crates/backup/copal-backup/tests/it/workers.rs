@@ -124,7 +124,8 @@ fn a_check_finds_the_same_with_any_number_of_workers() {
                 if !is_clean && matches!(slice, ReadData::All) {
                     assert!(report.damages.len() > 30, "{first}");
                 }
-                for workers in WORKERS {
+                let is_whole = matches!(slice, ReadData::All);
+                for workers in WORKERS.into_iter().filter(|&workers| is_whole || workers == 16) {
                     let other = check(workers);
                     assert_eq!((&other.0, &other.1, &other.2), (&first, &steps, &lost), "{workers} workers");
                 }
@@ -148,7 +149,7 @@ fn a_verification_and_a_restore_find_the_same_with_any_number_of_workers() {
                     assert_eq!(report.is_clean(), is_clean, "{report:?}");
                     facts(&report)
                 };
-                let reports: Vec<String> = made.iter().map(verify).collect();
+                let reports: Vec<String> = made[1..].iter().map(verify).collect();
                 let target = MemoryTarget::default();
                 let request = RestoreRequest::new(made[2]);
                 let restored =
