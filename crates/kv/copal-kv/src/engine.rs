@@ -10,7 +10,8 @@
 //! - Lock order: writer, step, worker's values, direct values, tree, view.
 //! - The holder of the writer lock may wait for a flush. So the flusher (while it holds the worker's values)
 //!   and the worker (while it holds the step) never wait for the writer lock.
-//! - A reader takes its sequence under the view's lock, so its memtables hold everything up to that sequence.
+//! - A reader takes its sequence while its view is the current one, so its memtables hold everything up to that
+//!   sequence.
 
 use crate::{
     Error, KeyspaceOptions, Options,
@@ -28,6 +29,7 @@ use crate::{
     },
     table::{Damage, DamageAt, ReadOptions, Table, TableError},
     tree::{
+        current_view::CurrentView,
         manifest::format::{ManifestRecord, TableMeta},
         memtable::Memtable,
         snapshots::SnapshotList,
@@ -36,8 +38,9 @@ use crate::{
     },
     write::path::WritePath,
 };
+use arc_swap::Guard;
 use copal_object::{Ack, ObjectId, Op, Store as Objects, StoreError, StoreOwnership, Txn};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use std::sync::{
     Arc,
     atomic::{AtomicBool, AtomicU64, Ordering},
@@ -59,7 +62,7 @@ pub(crate) struct Engine {
     pub(crate) _store_count: StoreCount,
     /// Ownership of the objects; `None` after the end of the session.
     pub(crate) ownership: Mutex<Option<StoreOwnership>>,
-    pub(crate) view: RwLock<Arc<SuperVersion>>,
+    pub(crate) view: CurrentView,
     pub(crate) snapshots: Arc<SnapshotList>,
     pub(crate) signal: Arc<WakeSignal>,
     pub(crate) poison: Arc<PoisonFlag>,
@@ -70,24 +73,18 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn super_version(&self) -> Arc<SuperVersion> {
-        self.view.read().clone()
+    pub(crate) fn super_version(&self) -> Guard<Arc<SuperVersion>> {
+        self.view.get()
     }
 
     /// The current view, and the newest sequence at which it may be read.
-    pub(crate) fn super_version_now(&self) -> (Arc<SuperVersion>, u64) {
-        let view = self.view.read();
-        (view.clone(), self.snapshots.visible())
+    pub(crate) fn super_version_now(&self) -> (Guard<Arc<SuperVersion>>, u64) {
+        self.view.now(&self.snapshots)
     }
 
     /// Replaces the view by one derived from it.
     pub(crate) fn change_super_version(&self, change: impl FnOnce(&SuperVersion) -> SuperVersion) {
-        let mut view = self.view.write();
-        let new = Arc::new(change(&view));
-        let old = std::mem::replace(&mut *view, new);
-        drop(view);
-        // Dropped after the lock is released: dropping the last reference to a version frees tables.
-        drop(old);
+        self.view.change(change);
     }
 
     /// Whether a test disabled this ordering.

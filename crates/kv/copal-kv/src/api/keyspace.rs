@@ -18,6 +18,7 @@ use crate::{
     },
     write::commit::{WriteOp, WriteRequest, leader, values::GroupKey},
 };
+use arc_swap::Guard;
 use bytes::Bytes;
 use std::{
     ops::{Bound, Range},
@@ -259,6 +260,7 @@ impl Keyspace {
     fn walk(&self, range: KeyRange) -> Iter {
         let engine = self.store.engine();
         let (view, seq) = engine.super_version_now();
+        let view = Guard::into_inner(view);
         Iter::new(engine, view, None, seq, range, WantedPart::Head(self.handle.options.head_bytes()))
     }
 
@@ -443,7 +445,7 @@ impl Snapshot {
         let range = keyspace.handle.id.between(range);
         Iter::new(
             engine,
-            engine.super_version(),
+            Guard::into_inner(engine.super_version()),
             Some(self.held.clone()),
             self.held.seq,
             range,

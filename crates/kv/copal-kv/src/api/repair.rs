@@ -21,6 +21,7 @@ use crate::{
     tree::version::SuperVersion,
     write::commit::{WriteOp, WriteRequest, leader},
 };
+use arc_swap::Guard;
 use bytes::Bytes;
 use std::{ops::Bound, sync::Arc};
 
@@ -113,6 +114,7 @@ impl Keyspace {
 
     fn answering(&self, range: (Bound<&[u8]>, Bound<&[u8]>)) -> ReadableIter<'_> {
         let (view, seq) = self.engine().super_version_now();
+        let view = Guard::into_inner(view);
         ReadableIter { keyspace: self, view, seq, range: self.handle.id.between(range), cursor: None }
     }
 }

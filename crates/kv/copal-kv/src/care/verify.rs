@@ -34,6 +34,7 @@ use crate::{
         version::{SortedRun, SuperVersion, TableSlice},
     },
 };
+use arc_swap::Guard;
 use bytes::Bytes;
 use copal_device::IoClass;
 use copal_object::ObjectId;
@@ -172,7 +173,7 @@ fn verify_names_now(engine: &Engine, report: &mut VerifyReport) -> StoreMoment {
     verify_names(engine, &tree, &view, report);
     let state = &tree.manifest.state;
     StoreMoment {
-        view,
+        view: Guard::into_inner(view),
         newest: engine.snapshots.allocated_seq(),
         values: state.values.clone(),
         _charge: engine.budget.charge(Memory::Manifest, state.heap_bytes()),

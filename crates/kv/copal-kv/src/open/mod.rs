@@ -33,6 +33,7 @@ use crate::{
     },
     table::ReadOptions,
     tree::{
+        current_view::CurrentView,
         garbage::{GarbageList, VersionEpochs},
         manifest::{
             Manifest, ObjectRole,
@@ -63,7 +64,7 @@ use crate::{
 };
 use copal_object::{Ack, ObjectId, ObjectStat, Op, Store as Objects};
 use current::{Current, go_on};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use replay::apply_groups;
 pub(crate) use replay::insert;
@@ -176,7 +177,7 @@ pub(crate) fn open(
         attendant: InlineWorker::default(),
         _store_count: store_count,
         ownership: Mutex::new(Some(ownership)),
-        view: RwLock::new(Arc::new(first_super_version(active, frozen, version))),
+        view: CurrentView::new(first_super_version(active, frozen, version)),
         snapshots,
         signal,
         poison,
@@ -345,7 +346,8 @@ fn current_log(
         return Ok((LogWriter::new(log), Arc::new(Memtable::new(0, ObjectId(0))), Vec::new()));
     }
     let log = WriteLog::create(objects, generation, ObjectId(next_object))?;
-    let active = Arc::new(Memtable::new(generation, log.stream));
+    let active = Memtable::new(generation, log.stream).with_filter(budget.memtable_bytes());
+    let active = Arc::new(active);
     budget.watch(&active);
     Ok((LogWriter::new(log), active, Vec::new()))
 }

@@ -5,10 +5,15 @@
 
 use std::{
     cell::Cell,
-    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    thread,
 };
 
-const STRIPES: usize = 8;
+/// Least stripes; more on machines with more processors.
+const LEAST_STRIPES: usize = 8;
 const KINDS: usize = 12;
 
 /// Kinds of counters.
@@ -55,8 +60,19 @@ pub struct ReadCounts {
 struct CounterStripe([AtomicU64; KINDS]);
 
 /// Counters that many threads share.
-#[derive(Debug, Default)]
-pub(crate) struct ReadCounters([CounterStripe; STRIPES]);
+#[derive(Debug)]
+pub(crate) struct ReadCounters(Box<[CounterStripe]>);
+
+impl Default for ReadCounters {
+    fn default() -> ReadCounters {
+        static STRIPES: OnceLock<usize> = OnceLock::new();
+        let stripes = *STRIPES.get_or_init(|| {
+            let processors = thread::available_parallelism().map_or(1, usize::from);
+            processors.next_power_of_two().max(LEAST_STRIPES)
+        });
+        ReadCounters((0..stripes).map(|_| CounterStripe::default()).collect())
+    }
+}
 
 impl ReadCounters {
     pub(crate) fn add(&self, what: ReadCount) {
@@ -64,7 +80,7 @@ impl ReadCounters {
     }
 
     pub(crate) fn add_many(&self, what: ReadCount, by: u64) {
-        self.0[stripe()].0[what as usize].fetch_add(by, Ordering::Relaxed);
+        self.0[thread_number() % self.0.len()].0[what as usize].fetch_add(by, Ordering::Relaxed);
     }
 
     pub(crate) fn sum(&self, what: ReadCount) -> u64 {
@@ -86,13 +102,13 @@ impl ReadCounters {
     }
 }
 
-/// The calling thread's stripe; stripes are assigned in turn.
-fn stripe() -> usize {
+/// The number of the calling thread: stripes are assigned in turn.
+fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local!(static MINE: Cell<usize> = const { Cell::new(usize::MAX) });
     MINE.with(|mine| {
         if mine.get() == usize::MAX {
-            mine.set(NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES);
+            mine.set(NEXT.fetch_add(1, Ordering::Relaxed));
         }
         mine.get()
     })

@@ -4,6 +4,7 @@
 //! Invariants
 //! - An inserted entry is never changed: a reader of the table keeps seeing every entry it saw before.
 //! - `charged_bytes` counts keys, values and the map's own overhead; it decides when the table is full.
+//! - A look-up of a key that the table lacks takes no lock, but for some of them (`key_filter`).
 //!
 //! Not here: durability (`log`), visibility (readers pass a sequence), rotation (`commit`).
 
@@ -14,7 +15,7 @@ use crate::{
         entry_cursor::Cursor,
     },
     memory::budget::MemoryAccounts,
-    tree::manifest::format::ValueMeta,
+    tree::{key_filter::KeyFilter, manifest::format::ValueMeta},
 };
 use bytes::Bytes;
 use copal_object::ObjectId;
@@ -110,7 +111,10 @@ pub(crate) struct Memtable {
     /// Stream of that log.
     pub(crate) log: ObjectId,
     entries: RwLock<Entries>,
+    /// Keys of the entries.
+    filter: KeyFilter,
     deletes: RwLock<RangeDeletes>,
+    has_range_deletes: AtomicBool,
     last_seq: AtomicU64,
     /// Whether it holds a deletion.
     has_deletes: AtomicBool,
@@ -212,7 +216,9 @@ impl Memtable {
             generation,
             log,
             entries: RwLock::default(),
+            filter: KeyFilter::default(),
             deletes: RwLock::default(),
+            has_range_deletes: AtomicBool::new(false),
             last_seq: AtomicU64::new(0),
             has_deletes: AtomicBool::new(false),
             values: Mutex::default(),
@@ -220,11 +226,19 @@ impl Memtable {
         }
     }
 
+    /// Adds a filter, for a table that will be full with about that many bytes.
+    pub(crate) fn with_filter(self, bytes: u64) -> Memtable {
+        let filter = KeyFilter::for_memtable(bytes);
+        self.charged.fetch_add(filter.bytes(), Relaxed);
+        Memtable { filter, ..self }
+    }
+
     pub(crate) fn insert(&self, key: Bytes, seq: u64, kind: EntryKind, value: Bytes) {
         let charge = (key.len() + value.len()) as u64 + ENTRY_OVERHEAD;
         if kind == EntryKind::Delete {
             self.has_deletes.store(true, Relaxed);
         }
+        self.filter.add(&key);
         self.entries.write().insert(VersionKey { key, seq }, EntryVersion { kind, value });
         self.charge(charge, seq);
     }
@@ -233,6 +247,7 @@ impl Memtable {
         let charge = (tombstone.start.len() + tombstone.end.len()) as u64 + RANGE_DELETE_OVERHEAD;
         let seq = tombstone.seq;
         self.has_deletes.store(true, Relaxed);
+        self.has_range_deletes.store(true, Relaxed);
         self.deletes.write().insert(tombstone);
         self.charge(charge, seq);
     }
@@ -251,9 +266,9 @@ impl Memtable {
         self.values.lock().values().cloned().collect()
     }
 
-    /// Bytes charged for the table.
+    /// Bytes charged for the table, without its filter: 0 when it is empty.
     pub(crate) fn charged_bytes(&self) -> u64 {
-        self.charged.load(Relaxed)
+        self.charged.load(Relaxed) - self.filter.bytes()
     }
 
     /// Newest sequence inserted; 0 when empty.
@@ -267,6 +282,9 @@ impl Memtable {
 
     /// The newest version of `key` at or below `snapshot`.
     pub(crate) fn get(&self, key: &[u8], snapshot: u64) -> Option<(u64, EntryVersion)> {
+        if self.is_empty() || !self.filter.may_have(key) {
+            return None;
+        }
         let entries = self.entries.read();
         let from: &dyn AsVersionKey = &(key, snapshot);
         let (place, version) =
@@ -286,12 +304,12 @@ impl Memtable {
 
     /// Whether it holds a range delete.
     pub(crate) fn has_range_deletes(&self) -> bool {
-        !self.deletes.read().list.is_empty()
+        self.has_range_deletes.load(Relaxed)
     }
 
     /// Sequence of the newest range delete over `key` that a reader at `snapshot` sees; 0 when there is none.
     pub(crate) fn cover(&self, key: &[u8], snapshot: u64) -> u64 {
-        self.deletes.read().cover(key, snapshot)
+        if self.has_range_deletes() { self.deletes.read().cover(key, snapshot) } else { 0 }
     }
 
     /// Iterates over the table as of each step; entries inserted meanwhile may appear.

@@ -237,7 +237,8 @@ pub(crate) fn rotate(engine: &Engine, writer: &mut LogWriter) -> Result<(), Erro
         }
         return Err(error);
     }
-    let active = Arc::new(Memtable::new(generation, log.stream));
+    let active = Memtable::new(generation, log.stream).with_filter(engine.budget.memtable_bytes());
+    let active = Arc::new(active);
     engine.budget.watch(&active);
     writer.log = log;
     writer.has_room = false;

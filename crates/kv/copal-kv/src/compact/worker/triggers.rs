@@ -16,6 +16,7 @@ use crate::{
         commit::{WriteOp, WriteRequest, leader},
     },
 };
+use arc_swap::Guard;
 use bytes::Bytes;
 use copal_object::{Ack, CreateOptions, Op, Txn};
 
@@ -54,7 +55,8 @@ impl MergeWorker {
     fn walk_all(&self, backward: bool, keys: u64) {
         let (view, seq) = self.engine.super_version_now();
         let range = KeyspaceId(1).range();
-        let mut walk = Iter::new(&self.engine, view, None, seq, range, WantedPart::Presence);
+        let mut walk =
+            Iter::new(&self.engine, Guard::into_inner(view), None, seq, range, WantedPart::Presence);
         let mut found = 0;
         while let Some(item) = if backward { walk.next_back() } else { walk.next() } {
             item.unwrap();
