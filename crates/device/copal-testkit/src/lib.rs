@@ -6,6 +6,7 @@
 //! - [`GatedDevice`]: a device that delays commands.
 //! - [`FailingReads`]: a device with reads that fail.
 //! - [`MariaDb`]: a private database server.
+//! - [`MemoryCap`]: a limit of the kernel on the memory of a process.
 //!
 //! Not here: random numbers in product code (fault devices, conformance suites, load generators, filter
 //! pages). These have their own generators, whose numbers are part of their interface.
@@ -14,10 +15,12 @@ mod decoders;
 mod failing_reads;
 mod gate;
 mod mariadb;
+mod memory_cap;
 mod random;
 
 pub use decoders::{Decoder, decoders_survive};
 pub use failing_reads::FailingReads;
 pub use gate::{GateOpener, GateState, GatedDevice};
 pub use mariadb::{MariaDb, MariaDbAt};
+pub use memory_cap::MemoryCap;
 pub use random::{Random, scattered};

@@ -6,7 +6,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::Command,
     sync::atomic::{AtomicU32, Ordering::Relaxed},
 };
 
@@ -27,20 +27,21 @@ struct Controller {
 }
 
 /// A memory cgroup; removed on drop.
-pub(crate) struct Cap {
+pub struct MemoryCap {
     dir: PathBuf,
     peak: &'static str,
 }
 
-impl Cap {
+impl MemoryCap {
     /// A group limited to `bytes`; `None` where none can be made.
-    pub(crate) fn new(bytes: u64) -> Option<Cap> {
+    #[must_use]
+    pub fn new(bytes: u64) -> Option<MemoryCap> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("copal-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
         CONTROLLERS.iter().find_map(|controller| {
             let dir = Path::new(controller.root).join(&name);
             fs::create_dir(&dir).ok()?;
-            let cap = Cap { dir, peak: controller.peak };
+            let cap = MemoryCap { dir, peak: controller.peak };
             fs::write(cap.dir.join(controller.limit), bytes.to_string()).ok()?;
             // Prevents swapping, if there is swap.
             let _no_swap_no_limit = fs::write(cap.dir.join("memory.swap.max"), "0");
@@ -48,26 +49,35 @@ impl Cap {
         })
     }
 
+    /// The same command, whose process enters the group before it does anything else.
+    #[must_use]
+    pub fn around(&self, command: &Command) -> Command {
+        let group = self.dir.join("cgroup.procs");
+        let script = format!("echo $$ > '{}' && exec \"$0\" \"$@\"", group.display());
+        let mut inside = Command::new("sh");
+        inside.args(["-c", &script]).arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => inside.env(name, value),
+                None => inside.env_remove(name),
+            };
+        }
+        if let Some(directory) = command.get_current_dir() {
+            inside.current_dir(directory);
+        }
+        inside
+    }
+
     /// Peak bytes of the group, page cache included.
-    pub(crate) fn peak_bytes(&self) -> Option<u64> {
+    #[must_use]
+    pub fn peak_bytes(&self) -> Option<u64> {
         let text = fs::read_to_string(self.dir.join(self.peak)).ok()?;
         text.trim().parse().ok()
     }
 }
 
-impl Drop for Cap {
+impl Drop for MemoryCap {
     fn drop(&mut self) {
         let _left_behind_if_busy = fs::remove_dir(&self.dir);
     }
-}
-
-/// Runs one test of this binary in a process of its own, under `cap` if given.
-pub(crate) fn run_alone(test: &str, cap: Option<&Cap>, variables: &[(&str, &str)]) -> Output {
-    let binary = std::env::current_exe().unwrap();
-    let enter = match cap {
-        Some(cap) => format!("echo $$ > '{}' && ", cap.dir.join("cgroup.procs").display()),
-        None => String::new(),
-    };
-    let script = format!("{enter}exec \"$0\" --exact '{test}' --nocapture --test-threads=1");
-    Command::new("sh").args(["-c", &script]).arg(binary).envs(variables.iter().copied()).output().unwrap()
 }

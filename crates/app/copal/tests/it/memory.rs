@@ -2,8 +2,10 @@
 
 use crate::{
     disks::Random,
-    harness::{House, id},
+    harness::{House, Run, id},
 };
+use copal_testkit::MemoryCap;
+use serde_json::Value;
 use std::{
     fs::File,
     os::unix::fs::{FileExt, MetadataExt},
@@ -11,7 +13,7 @@ use std::{
 
 const CEILING: u64 = 100_000_000;
 
-fn peak(summary: &serde_json::Value) -> u64 {
+fn peak(summary: &Value) -> u64 {
     let peak = summary["peak_memory_bytes"].as_u64().unwrap();
     assert!(peak > 1_000_000, "not measured: {summary}");
     peak
@@ -47,4 +49,46 @@ fn a_disk_of_100_gb_takes_less_than_100_mb_of_memory() {
     let check = house.summary(["check", "--read-data"]);
     let all = [&backup, &again, &restore, &forget, &prune, &check].map(peak);
     assert!(all.iter().all(|peak| *peak <= CEILING), "backup, again, restore, forget, prune, check: {all:?}");
+}
+
+/// More threads than this machine has processors, under a limit of the kernel that counts page cache, too.
+#[test]
+#[expect(clippy::print_stderr, reason = "a skipped check has to say so")]
+fn sixteen_threads_take_less_than_100_mb_of_memory() {
+    let house = House::encrypted();
+    let image = house.path("disk.raw");
+    let (mut random, file) = (Random::new(71), File::create(&image).unwrap());
+    let text: Vec<u8> = (0..1 << 20).map(|at| (at / 7 % 251) as u8).collect();
+    for part in 0..96 {
+        let bytes = if part % 3 == 0 { text.clone() } else { random.bytes(1 << 20) };
+        file.write_all_at(&bytes, part << 20).unwrap();
+    }
+    let cap = MemoryCap::new(CEILING);
+    if cap.is_none() {
+        assert!(std::env::var_os("COPAL_TEST_REQUIRE_MEMCG").is_none(), "no memory cgroup can be made here");
+        eprintln!(
+            "SKIPPED the kernel's limit: no memory cgroup can be made here; the peak is looked at instead"
+        );
+    }
+    let run = |words: &[&str]| {
+        let mut command = house.command(["--json"]);
+        command.env("COPAL_THREADS", "16").args(words);
+        let output = cap.as_ref().map_or_else(|| command.output(), |cap| cap.around(&command).output());
+        let run = Run::of(output.unwrap());
+        assert_eq!(run.code, Some(0), "{words:?}: {run:?}");
+        let peak = peak(&run.summary());
+        assert!(peak <= CEILING, "{words:?}: {peak} bytes");
+        run.summary()
+    };
+    let (disk, target) = (image.to_str().unwrap(), house.word("out"));
+    let first = id(&run(&["backup", "--vm", "web", disk]));
+    file.write_all_at(&random.bytes(8 << 20), 5 << 20).unwrap();
+    let second = id(&run(&["backup", "--vm", "web", disk]));
+    run(&["backup", "--vm", "web", "--full", disk]);
+    run(&["verify", &second]);
+    run(&["restore", &second, "--target", &target]);
+    run(&["forget", &first]);
+    run(&["prune"]);
+    run(&["check", "--read-data"]);
+    run(&["repair", "index"]);
 }

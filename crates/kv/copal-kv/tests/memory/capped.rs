@@ -5,11 +5,9 @@
 //! there is little, as the device uses direct I/O. Everywhere, the test checks the peak of the process's own
 //! memory.
 
-use crate::{
-    cap::{Cap, run_alone},
-    world::*,
-};
+use crate::{alone::run_alone, world::*};
 use copal_kv::MemoryBudget;
+use copal_testkit::MemoryCap;
 use std::ops::Bound;
 
 /// Memory of a process besides its budget: its code (a test binary's, with line tables), threads and stacks,
@@ -28,7 +26,7 @@ fn a_store_many_times_its_budget_lives_under_a_memory_cap() {
     }
     for (budget, stores) in [(4 * MIB, 1), (10 * MIB, 1), (10 * MIB, 2)] {
         let limit = budget + OVERHEAD;
-        let cap = Cap::new(limit);
+        let cap = MemoryCap::new(limit);
         if cap.is_none() {
             assert!(
                 std::env::var_os("COPAL_TEST_REQUIRE_MEMCG").is_none(),

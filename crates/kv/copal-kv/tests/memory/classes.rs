@@ -5,7 +5,7 @@
 //! charges, or with half of them, is found at any size.
 
 use crate::{
-    cap::run_alone,
+    alone::run_alone,
     counting::live_bytes,
     world::{DEFERRED, MIB, key, objects, value},
 };

@@ -5,7 +5,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test without threads fails")]
 
-mod cap;
+mod alone;
 mod capped;
 mod classes;
 mod counting;

@@ -13,7 +13,7 @@
 //! opening, and the allocator counts for a whole process.
 
 use crate::{
-    cap::run_alone,
+    alone::run_alone,
     counting::{live_bytes, peak_bytes},
     world::*,
 };
