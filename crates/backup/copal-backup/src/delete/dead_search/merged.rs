@@ -7,6 +7,30 @@ use crate::request::error::Result;
 use crate::sessions::parts::RepositoryParts;
 use uuid::Uuid;
 
+/// The reason why vectors cannot decide, so that all snapshots are walked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum VectorGap {
+    /// A vector or a recipe is missing or damaged.
+    Unreadable,
+    /// The snapshots that stay have vectors of more than one geometry: the VM has outgrown the older ones.
+    TwoSizes,
+}
+
+impl VectorGap {
+    /// A sentence for the user.
+    pub(crate) fn notice(self) -> &'static str {
+        match self {
+            VectorGap::Unreadable => {
+                "a summary vector is missing or damaged: all snapshots of the VM are walked instead"
+            }
+            VectorGap::TwoSizes => {
+                "the VM has grown, so its newer summary vectors are larger than the older ones: all its snapshots are \
+                 walked instead, until the older ones are forgotten"
+            }
+        }
+    }
+}
+
 /// The merged vector of the snapshots that stay. Memory: one block.
 pub(super) struct MergedVectors<'a> {
     parts: &'a RepositoryParts,
@@ -16,25 +40,24 @@ pub(super) struct MergedVectors<'a> {
 }
 
 impl<'a> MergedVectors<'a> {
-    /// The merged vector of these snapshots; `None`: one of them has no usable vector, or one of another
-    /// geometry.
+    /// The merged vector of these snapshots.
     pub(super) fn of(
         parts: &'a RepositoryParts,
         vm: Uuid,
         stay: &[PublishedSnapshot],
-    ) -> Result<Option<MergedVectors<'a>>> {
+    ) -> Result<std::result::Result<MergedVectors<'a>, VectorGap>> {
         let mut vectors = Vec::with_capacity(stay.len());
         for published in stay {
             match store::find_trusted(parts, vm, published)? {
                 Some(vector) => vectors.push(vector),
-                None => return Ok(None),
+                None => return Ok(Err(VectorGap::Unreadable)),
             }
         }
         let geometry = vectors.first().map(|vector: &StoredVector| vector.header.geometry);
         if vectors.iter().any(|vector| Some(vector.header.geometry) != geometry) {
-            return Ok(None);
+            return Ok(Err(VectorGap::TwoSizes));
         }
-        Ok(Some(MergedVectors {
+        Ok(Ok(MergedVectors {
             parts,
             vectors,
             block: geometry.map(|geometry| (geometry, Block::new(geometry))),
@@ -120,12 +143,12 @@ mod tests {
         back_up(&repository, "web", &disk, false);
         let parts = repository.parts();
         let published = parts.vm_state(vm).unwrap().published.clone();
-        let is_merged = || MergedVectors::of(parts, vm, &published).unwrap().is_some();
-        assert!(is_merged());
+        let gap = || MergedVectors::of(parts, vm, &published).unwrap().err();
+        assert_eq!(gap(), None);
         let own = store::find_trusted(parts, vm, &published[0]).unwrap().unwrap();
         write_vector(&memory, parts, (vm, &published[1]), own.header.geometry);
-        assert!(is_merged(), "of the same geometry");
+        assert_eq!(gap(), None, "of the same geometry");
         write_vector(&memory, parts, (vm, &published[1]), Geometry::for_references(100_000));
-        assert!(!is_merged());
+        assert_eq!(gap(), Some(VectorGap::TwoSizes), "the user is told of growth, not of damage");
     }
 }

@@ -24,6 +24,7 @@ use crate::snapshot::recipe::FrameRef;
 use crate::steps::removal::neighbours;
 use candidates::for_each_candidate;
 use merged::MergedVectors;
+pub(crate) use merged::VectorGap;
 use uuid::Uuid;
 
 /// Counts of the references of forgotten snapshots.
@@ -40,7 +41,7 @@ pub(crate) struct CandidateCounts {
 }
 
 /// Adds to `dead` the frames that only the snapshots `gone` refer to; `stay` are all others of the VM.
-/// `None`: a necessary vector or recipe cannot be read, so only a mark can decide.
+/// The inner error: only a mark can decide.
 /// # Errors
 /// `Cancelled`; errors of the store that are not damage.
 pub(crate) fn find_dead(
@@ -50,15 +51,16 @@ pub(crate) fn find_dead(
     stay: &[PublishedSnapshot],
     dead: &mut DeadFrames,
     cancel: &CancelFlag,
-) -> Result<Option<CandidateCounts>> {
-    let Some(mut merged) = MergedVectors::of(parts, vm, stay)? else {
-        return Ok(None);
+) -> Result<std::result::Result<CandidateCounts, VectorGap>> {
+    let mut merged = match MergedVectors::of(parts, vm, stay)? {
+        Ok(merged) => merged,
+        Err(gap) => return Ok(Err(gap)),
     };
     let mut search = DeadFrameSearch { parts, dead, found: CandidateCounts::default() };
     let mut manifests = Vec::new();
     for one in gone {
         let Some(manifest) = readable(parts.manifest(vm, one))? else {
-            return Ok(None);
+            return Ok(Err(VectorGap::Unreadable));
         };
         let beside = neighbours(one, stay).map(|published| readable(parts.manifest(vm, published)));
         let beside: Vec<Manifest> = beside.filter_map(Result::transpose).collect::<Result<_>>()?;
@@ -66,7 +68,7 @@ pub(crate) fn find_dead(
     }
     for number in 0..merged.blocks() {
         if !merged.load(number)? {
-            return Ok(None);
+            return Ok(Err(VectorGap::Unreadable));
         }
         let before = search.found.dead_bytes;
         for (manifest, beside) in &manifests {
@@ -74,7 +76,7 @@ pub(crate) fn find_dead(
                 search.judge(&merged, number, reference)
             });
             match walked {
-                Err(error) if error.is_corruption() => return Ok(None),
+                Err(error) if error.is_corruption() => return Ok(Err(VectorGap::Unreadable)),
                 walked => walked?,
             }
         }
@@ -82,7 +84,7 @@ pub(crate) fn find_dead(
         let leak = (search.found.dead_bytes - before) as f64 * merged.error_rate();
         search.dead.leak_bytes = search.dead.leak_bytes.saturating_add(leak as u64);
     }
-    Ok(Some(search.found))
+    Ok(Ok(search.found))
 }
 
 /// Turns damage into `None`.

@@ -113,11 +113,12 @@ impl<'a> PruneRun<'a> {
             Err(error) => return Err(error),
         };
         let VmSnapshots { gone, stay } = snapshots;
-        let found = dead_search::find_dead(parts, vm, gone, stay, &mut dead, self.cancel)?;
-        let Some(found) = found else {
-            self.progress
-                .notice("a summary vector is missing or damaged: all snapshots of the VM are walked instead");
-            return Ok(None);
+        let found = match dead_search::find_dead(parts, vm, gone, stay, &mut dead, self.cancel)? {
+            Ok(found) => found,
+            Err(gap) => {
+                self.progress.notice(gap.notice());
+                return Ok(None);
+            }
         };
         let summary = &mut *self.summary;
         summary.by_summary += u64::from(!gone.is_empty());
