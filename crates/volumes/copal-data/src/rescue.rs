@@ -4,6 +4,9 @@
 //! the copy, and the same checksums find them. Index keyspaces of other layers are not copied: they can be
 //! rebuilt.
 //!
+//! A thread reads rows, many keys at a time in the order of their places; the calling thread writes them. Memory: the
+//! values in flight, and three batches.
+//!
 //! Invariants
 //! - A row is copied as the engine read and verified it. The only exception is a piece of a body with damaged
 //!   parts: they become zeros. The checksums of the piece's blocks, in rows of their own, reveal them.
@@ -25,12 +28,21 @@ use crate::{
     second_copies::{self, CopiedRows},
 };
 use bytes::Bytes;
-use copal_kv::{Batch, Durability, Error, Keyspace, Store};
+use copal_kv::{Batch, Durability, Error, Keyspace, Store, ValuePart};
 use copal_volume::{VolumeError, VolumeId};
-use std::{collections::BTreeSet, ops::Bound};
+use std::{
+    collections::BTreeSet,
+    ops::{Bound, ControlFlow},
+    sync::mpsc::{Receiver, SyncSender, sync_channel},
+    thread::Builder,
+};
 
 /// Bytes of rows in one batch.
 const BATCH_BYTES: usize = 512 << 10;
+/// Keys whose values are read together.
+const KEYS_TOGETHER: usize = 256;
+/// Most bytes of values in flight, or one value.
+const IN_FLIGHT_BYTES: u64 = 4 << 20;
 /// Size of the parts of a damaged piece that are read separately. The engine has no checksums of smaller
 /// ones.
 const PART_BYTES: u64 = 64 << 10;
@@ -70,42 +82,69 @@ pub fn rescue(
     go_on: &mut dyn FnMut(u64) -> bool,
 ) -> Result<RescueReport, VolumeError> {
     let target = DataKeyspaces::open(to)?;
-    let mut rescue = RescueRun {
-        from,
-        to,
-        batch: to.batch(),
-        batch_bytes: 0,
-        done: RescueReport::default(),
-        volumes: BTreeSet::new(),
-        lost_volumes: BTreeSet::new(),
-        go_on,
-    };
-    rescue.spares(&target)?;
-    for space in target.all() {
-        let source = from.open_keyspace(space.name()).map_err(|error| of_engine(&error))?;
-        if let Some(source) = source {
-            rescue.space(&source, space)?;
+    let (rows_in, rows) = sync_channel(1);
+    let done = std::thread::scope(|scope| {
+        let read = || RowReader::new(from, rows_in).all(&target);
+        let reader = Builder::new().name("rescue-read".to_owned()).spawn_scoped(scope, read);
+        let reader = reader.map_err(|error| VolumeError::Failed {
+            reason: format!(
+                "the system starts no thread: {error}; raise its limit of processes and try again"
+            ),
+        })?;
+        // Without the receiver, the reader ends.
+        let written = RowWriter { to, batch: to.batch(), batch_bytes: 0, bytes: 0, go_on }.all(rows);
+        match reader.join() {
+            Ok(read) => written.and(read),
+            Err(panic) => std::panic::resume_unwind(panic),
         }
-    }
-    for vid in std::mem::take(&mut rescue.lost_volumes) {
-        rescue.done.lost.push(format!("volume {}, and all its files", vid.0));
-    }
-    rescue.commit()?;
+    })?;
     describe(to, &target)?;
     to.sync().map_err(|error| of_engine(&error))?;
-    Ok(rescue.done)
+    Ok(done)
 }
 
-struct RescueRun<'a> {
-    from: &'a Store,
+/// A row of the copy.
+struct RescuedRow<'a> {
+    space: &'a Keyspace,
+    key: Bytes,
+    value: Bytes,
+}
+
+/// Writes rows in batches.
+struct RowWriter<'a> {
     to: &'a Store,
     batch: Batch,
     batch_bytes: usize,
-    done: RescueReport,
-    /// Volumes that were copied, and volumes of which only files remain.
-    volumes: BTreeSet<VolumeId>,
-    lost_volumes: BTreeSet<VolumeId>,
+    /// Bytes of all rows.
+    bytes: u64,
     go_on: &'a mut dyn FnMut(u64) -> bool,
+}
+
+impl RowWriter<'_> {
+    fn all(mut self, rows: Receiver<Vec<RescuedRow<'_>>>) -> Result<(), VolumeError> {
+        for RescuedRow { space, key, value } in rows.into_iter().flatten() {
+            self.batch_bytes += key.len() + value.len();
+            self.bytes += (key.len() + value.len()) as u64;
+            self.batch.put(space, &key, value);
+            if self.batch_bytes >= BATCH_BYTES || self.batch.memory_bytes() > self.to.batch_bytes() / 2 {
+                self.commit()?;
+            }
+        }
+        self.commit()
+    }
+
+    fn commit(&mut self) -> Result<(), VolumeError> {
+        let batch = std::mem::replace(&mut self.batch, self.to.batch());
+        self.batch_bytes = 0;
+        if !batch.is_empty() {
+            batch.commit(Durability::Deferred).map_err(|error| of_engine(&error))?;
+        }
+        if (self.go_on)(self.bytes) { Ok(()) } else { Err(ended()) }
+    }
+}
+
+fn ended() -> VolumeError {
+    VolumeError::Failed { reason: "the copy was ended".to_owned() }
 }
 
 /// Writes rows that follow from others and may be lost: the names of volumes, and the next volume id. A copy
@@ -142,9 +181,52 @@ fn describe(to: &Store, target: &DataKeyspaces) -> Result<(), VolumeError> {
     batch.commit(Durability::Deferred).map_err(|error| of_engine(&error))
 }
 
-impl RescueRun<'_> {
+/// Reads rows.
+struct RowReader<'a> {
+    from: &'a Store,
+    rows: SyncSender<Vec<RescuedRow<'a>>>,
+    batch: Vec<RescuedRow<'a>>,
+    batch_bytes: usize,
+    /// Keys of the present keyspace whose values are not read yet.
+    keys: Vec<Bytes>,
+    done: RescueReport,
+    /// Volumes that were copied, and volumes of which only files remain.
+    volumes: BTreeSet<VolumeId>,
+    lost_volumes: BTreeSet<VolumeId>,
+}
+
+impl<'a> RowReader<'a> {
+    fn new(from: &'a Store, rows: SyncSender<Vec<RescuedRow<'a>>>) -> RowReader<'a> {
+        RowReader {
+            from,
+            rows,
+            batch: Vec::new(),
+            batch_bytes: 0,
+            keys: Vec::new(),
+            done: RescueReport::default(),
+            volumes: BTreeSet::new(),
+            lost_volumes: BTreeSet::new(),
+        }
+    }
+
+    /// Reads all rows that are copied.
+    fn all(mut self, target: &'a DataKeyspaces) -> Result<RescueReport, VolumeError> {
+        self.spares(target)?;
+        for space in target.all() {
+            let source = self.from.open_keyspace(space.name()).map_err(|error| of_engine(&error))?;
+            if let Some(source) = source {
+                self.space(&source, space)?;
+            }
+        }
+        for vid in std::mem::take(&mut self.lost_volumes) {
+            self.done.lost.push(format!("volume {}, and all its files", vid.0));
+        }
+        self.send()?;
+        Ok(self.done)
+    }
+
     /// Restores the second copies. Readable first copies replace them later.
-    fn spares(&mut self, target: &DataKeyspaces) -> Result<(), VolumeError> {
+    fn spares(&mut self, target: &'a DataKeyspaces) -> Result<(), VolumeError> {
         let spare = self.from.open_keyspace(SECOND_COPIES);
         let Some(spare) = spare.map_err(|error| of_engine(&error))? else {
             return Ok(());
@@ -158,7 +240,7 @@ impl RescueRun<'_> {
                 if of == CopiedRows::Volumes {
                     self.volumes.extend(keys::split(&key).map(|(vid, _)| vid));
                 }
-                self.put(of.space(target), &key, row)?;
+                self.put(of.space(target), key, row)?;
             }
         }
         Ok(())
@@ -166,15 +248,15 @@ impl RescueRun<'_> {
 
     /// Copies every row of a keyspace. At damage, the copy continues backwards from the end of the damaged
     /// range, then forwards behind it.
-    fn space(&mut self, source: &Keyspace, target: &Keyspace) -> Result<(), VolumeError> {
+    fn space(&mut self, source: &Keyspace, target: &'a Keyspace) -> Result<(), VolumeError> {
         let mut next: Vec<u8> = Vec::new();
         loop {
             let mut damage = None;
             for key in source.iter((Bound::Included(&next[..]), Bound::Unbounded)).keys_only() {
                 match key {
                     Ok((key, _)) => {
-                        self.row(source, target, &key)?;
                         next = successor(&key);
+                        self.key(source, target, key)?;
                     }
                     Err(error) if error.is_corruption() => {
                         damage = Some(error);
@@ -183,17 +265,17 @@ impl RescueRun<'_> {
                     Err(error) => return Err(of_engine(&error)),
                 }
             }
-            let Some(error) = damage else { return Ok(()) };
+            let Some(error) = damage else { return self.read(source, target) };
             let end = self.end_of_damage(source.name(), &next);
             self.done.lost.push(format!("rows of `{}`: {error}", source.name()));
             let bound = end.as_ref().map_or(Bound::Unbounded, |end| Bound::Excluded(&end[..]));
             let back = source.iter((Bound::Included(&next[..]), bound)).keys_only();
             for key in back.rev().map_while(Result::ok) {
-                self.row(source, target, &key.0)?;
+                self.key(source, target, key.0)?;
             }
             match end {
                 Some(end) => next = end,
-                None => return Ok(()),
+                None => return self.read(source, target),
             }
         }
     }
@@ -221,51 +303,69 @@ impl RescueRun<'_> {
         }
     }
 
-    fn row(&mut self, source: &Keyspace, target: &Keyspace, key: &[u8]) -> Result<(), VolumeError> {
-        if !self.has_volume(target.name(), key) {
-            return Ok(());
+    /// Adds a key whose row is copied.
+    fn key(&mut self, source: &Keyspace, target: &'a Keyspace, key: Bytes) -> Result<(), VolumeError> {
+        if self.has_volume(target.name(), &key) {
+            self.keys.push(key);
         }
-        let value = match source.get(key) {
-            Ok(Some(value)) => value,
-            Ok(None) => return Ok(()),
-            Err(error) if error.is_corruption() => {
-                self.done.damaged_rows += 1;
-                match in_parts(source, key) {
-                    Ok(Some(value)) => value,
-                    Ok(None) => return Ok(()),
-                    Err(error) => return Err(of_engine(&error)),
+        if self.keys.len() == KEYS_TOGETHER { self.read(source, target) } else { Ok(()) }
+    }
+
+    /// Reads the values of the keys.
+    fn read(&mut self, source: &Keyspace, target: &'a Keyspace) -> Result<(), VolumeError> {
+        let keys = std::mem::take(&mut self.keys);
+        let parts: Vec<_> = (0..keys.len()).map(|key| ValuePart { key, bytes: 0..u64::MAX }).collect();
+        let (mut damaged, mut failed) = (Vec::new(), None);
+        let read = source.read_parts(&keys, &parts, IN_FLIGHT_BYTES, &mut |index, answer| {
+            let put = match answer {
+                Ok(Some(value)) => self.row(target, keys[index].clone(), value),
+                Ok(None) => Ok(()),
+                Err(error) if error.is_corruption() => {
+                    damaged.push(index);
+                    Ok(())
+                }
+                Err(error) => Err(of_engine(&error)),
+            };
+            match put {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(error) => {
+                    failed = Some(error);
+                    ControlFlow::Break(())
                 }
             }
-            Err(error) => return Err(of_engine(&error)),
-        };
+        });
+        read.map_err(|error| of_engine(&error))?;
+        failed.map_or(Ok(()), Err)?;
+        for index in damaged {
+            self.done.damaged_rows += 1;
+            if let Some(value) = in_parts(source, &keys[index]).map_err(|error| of_engine(&error))? {
+                self.row(target, keys[index].clone(), value)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn row(&mut self, target: &'a Keyspace, key: Bytes, value: Bytes) -> Result<(), VolumeError> {
         if target.name() == "volumes" {
-            self.volumes.extend(keys::split(key).map(|(vid, _)| vid));
+            self.volumes.extend(keys::split(&key).map(|(vid, _)| vid));
         }
         self.done.rows += 1;
         self.done.bytes += (key.len() + value.len()) as u64;
         self.put(target, key, value)
     }
 
-    fn put(&mut self, target: &Keyspace, key: &[u8], value: Bytes) -> Result<(), VolumeError> {
+    fn put(&mut self, space: &'a Keyspace, key: Bytes, value: Bytes) -> Result<(), VolumeError> {
         self.batch_bytes += key.len() + value.len();
-        self.batch.put(target, key, value);
-        if self.batch_bytes >= BATCH_BYTES || self.batch.memory_bytes() > self.to.batch_bytes() / 2 {
-            self.commit()?;
-        }
-        Ok(())
+        self.batch.push(RescuedRow { space, key, value });
+        if self.batch_bytes >= BATCH_BYTES { self.send() } else { Ok(()) }
     }
 
-    fn commit(&mut self) -> Result<(), VolumeError> {
-        let batch = std::mem::replace(&mut self.batch, self.to.batch());
+    /// Gives the rows so far to the writer.
+    /// # Errors
+    /// The writer has ended with an error, which is reported instead.
+    fn send(&mut self) -> Result<(), VolumeError> {
         self.batch_bytes = 0;
-        if !batch.is_empty() {
-            batch.commit(Durability::Deferred).map_err(|error| of_engine(&error))?;
-        }
-        if (self.go_on)(self.done.bytes) {
-            Ok(())
-        } else {
-            Err(VolumeError::Failed { reason: "the copy was ended".to_owned() })
-        }
+        self.rows.send(std::mem::take(&mut self.batch)).map_err(|_| ended())
     }
 }
 
