@@ -11,7 +11,7 @@ use super::packer::PackMessage;
 use super::pipeline_end::PipelineEnd;
 use super::segment_task::{LookedUpChunks, PreparedSegment, SegmentContent};
 use super::spool::SpoolWriter;
-use super::work_queue::{NumberedJob, PoolWork, WorkQueue};
+use super::work_queue::{NumberedJob, WorkQueue};
 use crate::request::BackupCounts;
 use crate::request::error::Result;
 use crossbeam_channel::Sender;
@@ -183,7 +183,7 @@ impl DeciderState {
     fn send(&mut self, number: u64, step: TreeStep, free: &mut Option<SegmentJob>) -> Result<()> {
         match &mut self.sink {
             StepSink::Line(queue, packer) => match step {
-                TreeStep::Write(job) => queue.push(PoolWork::Compress(NumberedJob { number, job })),
+                TreeStep::Write(job) => queue.push_decided(NumberedJob { number, job }),
                 // A packer that has failed reports the reason itself.
                 step => drop(packer.send(PackMessage::Step(number, step))),
             },

@@ -6,7 +6,7 @@
 use super::compress::ChunkCompressor;
 use super::in_flight_chunks::InFlightChunks;
 use super::job::{ChunkState, JobEntry, JobFrame, NewChunk, PackedChunk, SegmentJob, TreeStep};
-use super::work_queue::{NumberedJob, PoolWork, WorkQueue};
+use super::work_queue::{NumberedJob, WorkQueue};
 use crate::keys::RecipeKey;
 use crate::packs::home::PackHome;
 use crate::packs::pack::format::FLAG_ZSTD;
@@ -114,7 +114,7 @@ impl<'a> TreePacker<'a> {
             while let Some(step) = waiting.remove(&next) {
                 if let Some(job) = self.take(step)? {
                     sealing.order.push_back(next);
-                    queue.push(PoolWork::Seal(NumberedJob { number: next, job }));
+                    queue.push_placed(NumberedJob { number: next, job });
                 }
                 next += 1;
             }

@@ -2,6 +2,7 @@
 
 use super::compress::ChunkCompressor;
 use super::decide::{ChunkDecider, StepOffer};
+use super::job::SegmentJob;
 use super::packer::PackMessage;
 use super::pipeline_end::PipelineEnd;
 use super::segment_reader::{SegmentReader, SegmentScope};
@@ -39,7 +40,7 @@ impl PoolThread<'_, '_> {
         let mut scratch = SealScratch::default();
         while let Some(work) = self.queue.take() {
             match work {
-                PoolWork::Read(task) => self.read(&mut reader, task)?,
+                PoolWork::Read(task, job) => self.read(&mut reader, task, job)?,
                 PoolWork::Compress(NumberedJob { number, mut job }) => {
                     job.pack(&mut compressor);
                     let _ = self.packer.send(PackMessage::Packed(NumberedJob { number, job }));
@@ -54,11 +55,11 @@ impl PoolThread<'_, '_> {
     }
 
     /// Reads a segment. If that fails, the disk ends there: the segments before it are stored.
-    fn read(&self, reader: &mut SegmentReader<'_, '_>, task: SegmentTask) -> Result<()> {
+    fn read(&self, reader: &mut SegmentReader<'_, '_>, task: SegmentTask, job: SegmentJob) -> Result<()> {
         let number = task.number;
         let read = match self.scope.cancel.is_cancelled() {
             true => Err(PipelineEnd::Cancelled),
-            false => reader.prepare(task).map_err(PipelineEnd::Failed),
+            false => reader.prepare(task, job).map_err(PipelineEnd::Failed),
         };
         let offer = match read {
             Ok(segment) => StepOffer::Segment(Box::new(segment)),

@@ -15,7 +15,7 @@ use super::read_estimate::bytes_ahead;
 use super::read_helpers::read_fully;
 use super::segment_reader::{SegmentReader, SegmentScope};
 use super::segment_task::{SegmentReading, SegmentTask};
-use super::work_queue::{PoolWork, WorkQueue};
+use super::work_queue::WorkQueue;
 use crate::request::error::{Error, Result};
 use crate::request::progress::Stage;
 use crate::request::{BackupCounts, DiskSource};
@@ -269,7 +269,7 @@ impl<'r, 'a> DiskReader<'r, 'a> {
             self.for_each_extent(disk, &range, |extent| apply_zero_extent(&mut blocks, &range, extent))?;
         }
         let dirty_bytes = changes.dirty_bytes_in(&range);
-        self.issue(range, reference, SegmentReading::Changed { blocks, old, dirty_bytes })
+        self.issue(range, reference, SegmentReading::Changed { blocks, old, dirty_bytes }, None)
     }
 
     /// Reads everything that is not a hole.
@@ -344,7 +344,7 @@ impl<'r, 'a> DiskReader<'r, 'a> {
         if blocks.iter().all(|&block| block == BlockChange::Zeroed) {
             return self.send(TreeStep::Segment(None));
         }
-        self.issue(range.clone(), reference, SegmentReading::Whole(blocks))
+        self.issue(range.clone(), reference, SegmentReading::Whole(blocks), None)
     }
 
     /// Reads a stream in order. Returns its size.
@@ -364,12 +364,12 @@ impl<'r, 'a> DiskReader<'r, 'a> {
             }
             self.counts.read_bytes += length as u64;
             self.counts.dirty_bytes += length as u64;
-            self.spare = Some(job);
             if length == 0 {
+                self.spare = Some(job);
                 break;
             }
             let reference = self.base_reference(base, size, number, &mut page);
-            self.issue(start..size, reference, SegmentReading::Done)?;
+            self.issue(start..size, reference, SegmentReading::Done, Some(job))?;
             self.scope.progress.advance(length as u64);
             if length < SEGMENT_BYTES {
                 break;
@@ -378,22 +378,26 @@ impl<'r, 'a> DiskReader<'r, 'a> {
         Ok(size)
     }
 
-    /// Gives a segment to the pool, or reads it on this thread.
+    /// Gives a segment to the pool, or reads it on this thread. `job`: one into which it has been read.
     fn issue(
         &mut self,
         range: Range<u64>,
         reference: Option<FrameRef>,
         reading: SegmentReading,
+        job: Option<SegmentJob>,
     ) -> PipelineResult<()> {
-        let mut job = self.job()?;
-        job.start = range.start;
         let number = self.number()?;
-        let task = SegmentTask { number, job, disk: self.disk, range, reference, reading };
+        let task = SegmentTask { number, disk: self.disk, range, reference, reading };
         match self.queue.filter(|_| !self.reads_itself) {
-            Some(queue) => queue.push(PoolWork::Read(task)),
+            Some(queue) => {
+                self.spare.take().into_iter().for_each(|spare| queue.give_back(spare));
+                queue.push_segment(task, job);
+            }
             None => {
+                let job = job.map_or_else(|| self.job(), Ok);
+                let prepared = job.and_then(|job| Ok(self.segments.prepare(task, job)?));
                 // Without this step, the next one gets its number.
-                let prepared = self.segments.prepare(task).inspect_err(|_| self.next = number)?;
+                let prepared = prepared.inspect_err(|_| self.next = number)?;
                 self.spare = self.decider.offer(number, StepOffer::Segment(Box::new(prepared)))?;
             }
         }

@@ -60,11 +60,12 @@ impl<'r, 'a> SegmentReader<'r, 'a> {
         Ok(SegmentReader { scope, stored: StoredChunks::new(&scope.stored)? })
     }
 
-    /// Reads and names a segment.
+    /// Reads a segment into a job, and names it.
     /// # Errors
     /// Errors of the source, the store and the index.
-    pub(super) fn prepare(&mut self, task: SegmentTask) -> Result<PreparedSegment> {
-        let SegmentTask { mut job, disk, range, reference, reading, .. } = task;
+    pub(super) fn prepare(&mut self, task: SegmentTask, mut job: SegmentJob) -> Result<PreparedSegment> {
+        let SegmentTask { disk, range, reference, reading, .. } = task;
+        job.start = range.start;
         let disk = &self.scope.disks[disk];
         let length = (range.end - range.start) as usize;
         let mut counts = BackupCounts::default();

@@ -10,7 +10,6 @@ use std::ops::Range;
 /// A segment to be read.
 pub(super) struct SegmentTask {
     pub(super) number: u64,
-    pub(super) job: SegmentJob,
     /// Number of the disk in the request.
     pub(super) disk: usize,
     /// Bytes of the disk.
@@ -31,7 +30,7 @@ pub(super) enum SegmentReading {
         /// Bytes that the list of changes names, for the progress.
         dirty_bytes: u64,
     },
-    /// None: a stream has been read already.
+    /// None: a stream has been read already, into the job.
     Done,
 }
 

@@ -236,6 +236,28 @@ fn a_thread_that_panics_ends_the_backup() {
     }
 }
 
+/// A stream takes its jobs while it is read, and other disks when a thread begins a segment. With two jobs, a job given
+/// to a later segment first would leave none for the segment that the others wait for.
+#[test]
+fn streams_beside_other_disks_end_with_the_fewest_jobs() {
+    let disk = disk();
+    for (threads, memory_bytes) in [(1, 0), (2, 0), (16, 24 << 20), (16, 256 << 20)] {
+        let repository = init(&MemoryStore::new()).with_workers(threads);
+        let stream = || Box::new(MemorySource { stream: true, ..*disk.source() });
+        let disks = [disk.source(), stream(), disk.source(), stream()].into_iter().zip(["a", "b", "c", "d"]);
+        let disks = disks.map(|(source, name)| DiskSource::new(name, source)).collect();
+        let mut request = BackupRequest::new("web", disks);
+        request.memory_bytes = memory_bytes;
+        let summary = repository.backup(request, &Delays::new(threads as u64), &CancelFlag::new()).unwrap();
+        assert_eq!(summary.counts.logical_bytes, 4 * disk.bytes.len() as u64);
+        let recipes = recipes(&repository, &summary);
+        let lengths = |part: &[Vec<PlainEntry>]| part.iter().flatten().map(|(length, _)| *length).collect();
+        let parts: Vec<Vec<u32>> = recipes.chunks(recipes.len() / 4).map(lengths).collect();
+        assert!(parts.len() == 4 && parts.iter().all(|part| *part == parts[0]), "all disks are equal");
+        assert!(check(&repository).is_clean());
+    }
+}
+
 /// Cancels at one of its reports.
 struct CancelsAt {
     left: AtomicU64,

@@ -7,6 +7,7 @@ use crate::index::{OlderRows, PackEntry};
 use crate::keys::random;
 use crate::packs::home::PackHome;
 use crate::packs::pack::format::PackHeader;
+use crate::packs::pack::piece_buffers::PieceBuffers;
 use crate::packs::pack::writer::{FrameHead, FrameInput, PackWriter, PlacedFrame, WrittenPack};
 use crate::packs::pack::{FrameLocation, PackNumber};
 use crate::packs::pack_store::PackStore;
@@ -14,6 +15,7 @@ use crate::request::error::Result;
 use copal_kv::Durability;
 use copal_volume::{PutOptions, VolumeId};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// Writes the packs of one home, one after another.
 pub(crate) struct PackAppender<'a> {
@@ -23,6 +25,7 @@ pub(crate) struct PackAppender<'a> {
     durability: Durability,
     /// Packs with frames that are not written, in order, and the one that takes new frames.
     open: VecDeque<(VolumeId, PackWriter)>,
+    buffers: Arc<PieceBuffers>,
     /// Bytes of finished packs.
     pub(crate) stored_bytes: u64,
 }
@@ -34,7 +37,15 @@ impl<'a> PackAppender<'a> {
         session: [u8; 16],
         durability: Durability,
     ) -> PackAppender<'a> {
-        PackAppender { pack_store, home, session, durability, open: VecDeque::new(), stored_bytes: 0 }
+        PackAppender {
+            pack_store,
+            home,
+            session,
+            durability,
+            open: VecDeque::new(),
+            buffers: Arc::default(),
+            stored_bytes: 0,
+        }
     }
 
     /// The home of its packs.
@@ -69,14 +80,14 @@ impl<'a> PackAppender<'a> {
             _ => {}
         }
         let finished = if self.open.len() == 1 { self.finish_first()? } else { None };
-        self.open.push_back(start(self.pack_store, self.home, self.session)?);
+        self.start()?;
         Ok(finished)
     }
 
     /// The pack that takes new frames.
     fn last(&mut self) -> Result<&mut PackWriter> {
         if self.open.is_empty() {
-            self.open.push_back(start(self.pack_store, self.home, self.session)?);
+            self.start()?;
         }
         let (_, pack) = self.open.back_mut().expect("one was started if there was none");
         Ok(pack)
@@ -117,18 +128,22 @@ impl<'a> PackAppender<'a> {
     pub(crate) fn open_bytes(&self) -> u64 {
         self.open.iter().map(|(_, pack)| pack.bytes()).sum()
     }
-}
 
-fn start(pack_store: &PackStore, home: PackHome, session: [u8; 16]) -> Result<(VolumeId, PackWriter)> {
-    let (volume, vid) = pack_store.volumes.current(home)?;
-    let header = PackHeader {
-        domain: *pack_store.volumes.domain.as_bytes(),
-        pack_id: random()?,
-        session,
-        kind: home.kind(),
-    };
-    let name = PackNumber::of(&header.pack_id).file_name();
-    let file = pack_store.volumes.store.writer(vid, name.as_bytes(), &PutOptions::default())?;
-    let key = pack_store.keys.pack_key(&header.pack_id);
-    Ok((vid, PackWriter::start(file, &key, header, (home, volume))?))
+    /// Starts the next pack.
+    fn start(&mut self) -> Result<()> {
+        let pack_store = self.pack_store;
+        let (volume, vid) = pack_store.volumes.current(self.home)?;
+        let header = PackHeader {
+            domain: *pack_store.volumes.domain.as_bytes(),
+            pack_id: random()?,
+            session: self.session,
+            kind: self.home.kind(),
+        };
+        let name = PackNumber::of(&header.pack_id).file_name();
+        let file = pack_store.volumes.store.writer(vid, name.as_bytes(), &PutOptions::default())?;
+        let key = pack_store.keys.pack_key(&header.pack_id);
+        let pack = PackWriter::start(file, &key, header, (self.home, volume), &self.buffers)?;
+        self.open.push_back((vid, pack));
+        Ok(())
+    }
 }

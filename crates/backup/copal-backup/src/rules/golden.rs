@@ -98,8 +98,14 @@ fn the_pack_of_the_document() {
     let number = PackNumber::of(&header.pack_id);
     let name = number.file_name();
     let file = store.writer(vid, name.as_bytes(), &PutOptions::default()).unwrap();
-    let mut pack =
-        PackWriter::start(file, &keys.pack_key(&header.pack_id), header, (PackHome::Shared, 0)).unwrap();
+    let mut pack = PackWriter::start(
+        file,
+        &keys.pack_key(&header.pack_id),
+        header,
+        (PackHome::Shared, 0),
+        &std::sync::Arc::default(),
+    )
+    .unwrap();
     for payload in [&b"first chunk"[..], b"second"] {
         let id = keys.id.id(payload).short();
         pack.append(&FrameInput { id, raw_bytes: payload.len() as u32, flags: 0, payload }).unwrap();

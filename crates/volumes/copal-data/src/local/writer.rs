@@ -88,7 +88,7 @@ impl LocalUpload {
         }
     }
 
-    /// Adds bytes. Stages each full piece that is certainly not the only one.
+    /// Adds bytes. Stages each full piece that is certainly not the only one, or that the caller hands over whole.
     pub(super) fn append(&mut self, data: Bytes) -> Result<(), VolumeError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -112,7 +112,7 @@ impl LocalUpload {
                 // Split, not taken: the next piece reuses this one's memory after it is written.
                 let piece = self.filling.split().freeze();
                 self.stage(piece)?;
-            } else if self.filling.is_empty() && data.len() > PIECE {
+            } else if self.filling.is_empty() && data.len() >= PIECE {
                 // Whole pieces are slices of the caller's bytes.
                 let piece = data.split_to(PIECE);
                 self.stage(piece)?;

@@ -10,6 +10,7 @@
 //!   check of the envelope against the key.
 
 pub(crate) mod format;
+pub(crate) mod piece_buffers;
 pub(crate) mod reader;
 pub(crate) mod writer;
 

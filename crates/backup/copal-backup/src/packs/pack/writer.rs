@@ -4,11 +4,12 @@
 //! threads at once; they are written in the order of their places.
 //!
 //! Invariants
-//! - At most one block of 256 KiB, the rows and the hashes are in memory.
+//! - At most one piece of 4 MiB, the rows and the hashes are in memory, and pieces that the store has not written yet.
 //! - Every frame is decrypted again before it is written, and compared with its input.
 //! - Nothing is visible before [`PackWriter::finish`] returns, and then all of it is durable.
 
 use super::format::{self, FrameRow, PackHeader, PackTrailer};
+use super::piece_buffers::{PIECE_BYTES, PieceBuffers};
 use super::{FrameLocation, PackNumber};
 use crate::packs::home::PackHome;
 use crate::packs::pack_cipher::{PackCipher, TAG_BYTES};
@@ -32,9 +33,12 @@ pub(crate) struct PackWriter {
     placed_end: u64,
     /// Number of frames that are written.
     written: usize,
-    /// Bytes given to the store or waiting in `block`.
+    /// Bytes given to the store or waiting in `piece`.
     offset: u64,
-    block: BytesMut,
+    /// Blocks that are given to the store together.
+    piece: BytesMut,
+    buffers: Arc<PieceBuffers>,
+    /// Of all complete blocks.
     hashes: Vec<u8>,
     scratch: SealScratch,
 }
@@ -110,6 +114,7 @@ impl PackWriter {
         key: &[u8; 32],
         header: PackHeader,
         (home, volume): (PackHome, u32),
+        buffers: &Arc<PieceBuffers>,
     ) -> Result<PackWriter> {
         let mut writer = PackWriter {
             file,
@@ -121,7 +126,8 @@ impl PackWriter {
             placed_end: 0,
             written: 0,
             offset: 0,
-            block: BytesMut::with_capacity(format::BLOCK_BYTES),
+            piece: BytesMut::new(),
+            buffers: Arc::clone(buffers),
             hashes: Vec::new(),
             scratch: SealScratch::default(),
         };
@@ -200,7 +206,12 @@ impl PackWriter {
         let tag = self.cipher.encrypt(format::FOOTER_SLOT, &[0; 16], &mut footer);
         footer.extend_from_slice(&tag);
         self.put(&footer)?;
-        self.end_block()?;
+        if !self.piece.len().is_multiple_of(format::BLOCK_BYTES) {
+            self.hash_last_block();
+        }
+        if !self.piece.is_empty() {
+            self.end_piece()?;
+        }
         let table = std::mem::take(&mut self.hashes);
         let trailer = PackTrailer {
             pack_id: self.header.pack_id,
@@ -227,26 +238,32 @@ impl PackWriter {
     fn put(&mut self, mut bytes: &[u8]) -> Result<()> {
         self.offset += bytes.len() as u64;
         while !bytes.is_empty() {
-            let room = format::BLOCK_BYTES - self.block.len();
+            if self.piece.capacity() == 0 {
+                self.piece = self.buffers.next();
+            }
+            let room = format::BLOCK_BYTES - self.piece.len() % format::BLOCK_BYTES;
             let (now, later) = bytes.split_at(room.min(bytes.len()));
-            self.block.extend_from_slice(now);
+            self.piece.extend_from_slice(now);
             bytes = later;
-            if self.block.len() == format::BLOCK_BYTES {
-                self.end_block()?;
+            if self.piece.len().is_multiple_of(format::BLOCK_BYTES) {
+                self.hash_last_block();
+            }
+            if self.piece.len() == PIECE_BYTES {
+                self.end_piece()?;
             }
         }
         Ok(())
     }
 
-    fn end_block(&mut self) -> Result<()> {
-        if self.block.is_empty() {
-            return Ok(());
-        }
-        self.hashes.extend_from_slice(&format::block_hash(&self.block));
-        let full = self.block.split().freeze();
-        self.file.append(full)?;
-        // A store that keeps no reference to the block leaves its memory for the next one.
-        self.block.reserve(format::BLOCK_BYTES);
-        Ok(())
+    /// Hashes the last block of the piece, complete or not, while it is in the processor's cache.
+    fn hash_last_block(&mut self) {
+        let start = (self.piece.len() - 1) / format::BLOCK_BYTES * format::BLOCK_BYTES;
+        self.hashes.extend_from_slice(&format::block_hash(&self.piece[start..]));
+    }
+
+    fn end_piece(&mut self) -> Result<()> {
+        let piece = std::mem::take(&mut self.piece).freeze();
+        self.buffers.note(piece.clone());
+        Ok(self.file.append(piece)?)
     }
 }

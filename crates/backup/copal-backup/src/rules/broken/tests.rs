@@ -142,7 +142,8 @@ fn a_frame_changed_by_bad_memory_is_not_written() {
         let name = PackNumber::of(&header.pack_id).file_name();
         let file = store.writer(vid, name.as_bytes(), &PutOptions::default()).unwrap();
         let key = DomainKeys::derive(&[4; 32]).pack_key(&header.pack_id);
-        let mut pack = PackWriter::start(file, &key, header, (PackHome::Shared, 0)).unwrap();
+        let mut pack =
+            PackWriter::start(file, &key, header, (PackHome::Shared, 0), &std::sync::Arc::default()).unwrap();
         pack.append(&FrameInput { id: [5; 16], raw_bytes: 5, flags: 0, payload: b"chunk" })
     };
     assert!(append().is_ok());
