@@ -35,7 +35,7 @@ pub(crate) fn read_profile(path: &Path) -> Outcome<ClientProfile> {
 /// Connects to the cluster that the options name.
 pub(crate) fn connect(common: &CommonArgs) -> Outcome<ClusterStore> {
     let mut profile = profile(common)?;
-    let store = connect_with(&profile)?;
+    let store = connect_within(&profile, common.threads)?;
     let masters = store.cluster().masters();
     if let Some(path) = &common.cluster
         && profile.masters != masters
@@ -98,7 +98,16 @@ fn renew_in_place(store: &ClusterStore, path: &Path) {
 
 /// Connects with a profile.
 pub(crate) fn connect_with(profile: &ClientProfile) -> Outcome<ClusterStore> {
-    ClusterStore::connect(profile, TO_CONNECT).map_err(of_connect)
+    connect_within(profile, None)
+}
+
+/// As [`connect_with`], within the threads that the command was given.
+pub(crate) fn connect_within(profile: &ClientProfile, threads: Option<usize>) -> Outcome<ClusterStore> {
+    let connected = match threads {
+        Some(threads) => ClusterStore::connect_within(profile, TO_CONNECT, threads),
+        None => ClusterStore::connect(profile, TO_CONNECT),
+    };
+    connected.map_err(of_connect)
 }
 
 fn of_connect(error: ConnectError) -> Failure {

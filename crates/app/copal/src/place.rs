@@ -86,7 +86,7 @@ impl ClusterPlace {
             None => cluster::profile(common)?,
         };
         let profile = named.with_first_master(&self.master);
-        let store = cluster::connect_with(&profile)?;
+        let store = cluster::connect_within(&profile, common.threads)?;
         if let Some(file) = file {
             cluster::keep_renewed(&store, file);
         }

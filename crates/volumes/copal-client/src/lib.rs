@@ -37,7 +37,7 @@ pub use net::{
     masters::Masters,
     probe::{ProbeReply, probe},
     profile::{ClientProfile, ProfileError, write_private},
-    threads::probe_threads,
+    threads::{connection_threads, probe_threads},
     tls::{
         AGENT_NAME, TlsCredentials, TlsError, TlsIdentity, client_tls, master_tls, name_of_agent,
         name_of_master, name_of_server, server_tls,

@@ -30,6 +30,8 @@ use tokio::runtime::Runtime;
 
 /// Longest time of an operation, unless [`ClusterStore::with_deadline`] sets another.
 const DEADLINE: Duration = Duration::from_secs(30);
+/// Most threads for the connections of a store.
+const MOST_THREADS: usize = 4;
 
 /// See the module. Cheap to clone. Its calls block: do not use it inside a runtime.
 #[derive(Clone)]
@@ -48,10 +50,21 @@ impl ClusterStore {
     /// # Errors
     /// As [`Cluster::connect`].
     pub fn connect(profile: &ClientProfile, deadline: Duration) -> Result<ClusterStore, ConnectError> {
-        const WORKERS: usize = 2;
-        crate::probe_threads(WORKERS)?;
+        ClusterStore::connect_within(profile, deadline, MOST_THREADS)
+    }
+
+    /// As [`ClusterStore::connect`], with at most `threads` threads for its connections, and at least two.
+    /// # Errors
+    /// As [`Cluster::connect`].
+    pub fn connect_within(
+        profile: &ClientProfile,
+        deadline: Duration,
+        threads: usize,
+    ) -> Result<ClusterStore, ConnectError> {
+        let threads = crate::connection_threads(threads.min(MOST_THREADS));
+        crate::probe_threads(threads)?;
         let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
+            tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
         let cluster = runtime.block_on(Cluster::connect(profile, deadline))?;
         Ok(ClusterStore {
             runtime: Arc::new(runtime),

@@ -13,6 +13,7 @@ use std::{
     future::Future,
     net::SocketAddr,
     sync::Arc,
+    thread::available_parallelism,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 use tokio::{
@@ -63,6 +64,11 @@ pub trait Machine: Send + Sync + 'static {
 
     /// A random number; on this machine it follows from the seed.
     fn draw(&self) -> u64;
+
+    /// Number of processors: that of the machine which runs the simulation must have no effect on it.
+    fn processors(&self) -> usize {
+        4
+    }
 }
 
 tokio::task_local! {
@@ -110,6 +116,15 @@ pub fn draw() -> Result<u64, getrandom::Error> {
     match current() {
         Some(machine) => Ok(machine.draw()),
         None => getrandom::u64(),
+    }
+}
+
+/// Processors that this process may use.
+#[must_use]
+pub fn processors() -> usize {
+    match current() {
+        Some(machine) => machine.processors(),
+        None => available_parallelism().map_or(1, usize::from),
     }
 }
 

@@ -1,6 +1,22 @@
-//! Check that the system starts threads. It runs before a runtime is built, which would panic otherwise.
+//! Threads of a runtime: their number, and a check that the system starts them. The check runs before a runtime
+//! is built, which would panic otherwise.
 
+use crate::net::machine;
 use std::{io, sync::mpsc, thread};
+
+/// Fewest threads for connections: while one waits for a lock or for memory, the other one works.
+const LEAST: usize = 2;
+
+/// Number of threads for the connections of a process: one for each processor that it may use, at most `most`.
+/// They encrypt, decode and check all bytes that it sends and receives.
+#[must_use]
+pub fn connection_threads(most: usize) -> usize {
+    threads_for(machine::processors(), most)
+}
+
+fn threads_for(processors: usize, most: usize) -> usize {
+    processors.min(most).max(LEAST)
+}
 
 /// Starts `count` threads that exist at the same time and end at once. Blocks until they have ended.
 /// # Errors
@@ -34,6 +50,15 @@ pub fn probe_threads(count: usize) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Symptom: a data server on 16 processors decrypted and decoded on two of them.
+    /// Cause: the number of threads was a constant. Fix: it follows the processors.
+    #[test]
+    fn connections_have_a_thread_for_each_processor() {
+        let threads = [1, 2, 8, 16, 64].map(|processors| threads_for(processors, 16));
+        assert_eq!(threads, [2, 2, 8, 16, 16]);
+        assert_eq!(threads_for(8, 1), 2);
+    }
 
     #[test]
     fn threads_start() {

@@ -30,6 +30,8 @@ use std::{
 };
 use tokio::runtime::{Builder, Runtime};
 
+/// Most threads that work on connections. A machine has a data server for each disk.
+const MOST_THREADS: usize = 16;
 /// Time limit for calls in progress when the process ends.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -68,9 +70,9 @@ pub enum StartError {
 }
 
 fn runtime() -> Result<Runtime, StartError> {
-    const WORKERS: usize = 2;
-    copal_client::probe_threads(WORKERS)?;
-    Ok(Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?)
+    let threads = copal_client::connection_threads(MOST_THREADS);
+    copal_client::probe_threads(threads)?;
+    Ok(Builder::new_multi_thread().worker_threads(threads).enable_all().build()?)
 }
 
 fn identity_error(error: impl std::fmt::Display) -> StartError {
