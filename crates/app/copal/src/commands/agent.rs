@@ -37,7 +37,7 @@ pub(super) fn run(context: &CommandContext<'_>, words: &Words) -> Outcome<()> {
     cluster::check_advertised(words.advertise.as_deref().unwrap_or(&words.listen))?;
     context.memory()?;
     let several = check_names(context, words)?;
-    raise_descriptor_limit();
+    super::descriptors::raise_limit();
     let place = RepositoryPlace::find(&context.arguments.common)?;
     if !matches!(place, RepositoryPlace::Cluster(_)) && !words.once && words.every.is_none() {
         return Err(Failure::usage(
@@ -68,17 +68,6 @@ pub(super) fn run(context: &CommandContext<'_>, words: &Words) -> Outcome<()> {
         outcome
     });
     close(opened, outcome.and_then(|outcome| outcome))
-}
-
-/// Raises the limit of open descriptors: an agent has two connections with each other agent, and systemd
-/// gives a process 1,024 descriptors by default.
-fn raise_descriptor_limit() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        tracing::debug!(%error, "limit of open descriptors not raised");
-    }
 }
 
 /// Runs jobs as requested, until the command is to end.

@@ -7,6 +7,7 @@ mod backup;
 mod bitmap;
 mod check;
 mod cluster;
+mod descriptors;
 mod device;
 mod device_profile;
 mod dump_lines;

@@ -287,7 +287,20 @@ impl Connection {
 
     /// Whether calls can still be made.
     pub fn is_open(&self) -> bool {
-        self.pending.lock().is_some() && !self.out.is_closed()
+        self.calls_under_way().is_some()
+    }
+
+    /// Number of calls that wait for an answer; `None`: the connection is not open.
+    pub(crate) fn calls_under_way(&self) -> Option<usize> {
+        match self.out.is_closed() {
+            true => None,
+            false => self.pending.lock().as_ref().map(BTreeMap::len),
+        }
+    }
+
+    /// Number of calls so far.
+    pub(crate) fn calls_begun(&self) -> u64 {
+        self.next.load(Ordering::Relaxed) - 1
     }
 
     /// Calls the other side, and waits for the answer until `deadline` or the deadline of the current task. A busy

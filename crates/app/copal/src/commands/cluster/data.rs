@@ -31,6 +31,7 @@ pub(crate) fn run(context: &CommandContext<'_>, words: &DataArgs) -> Outcome<()>
     if let Some(parent) = words.child.end_with_parent {
         child::end_with_parent(parent)?;
     }
+    crate::commands::descriptors::raise_limit();
     let _lock = take(&words.dir)?;
     let home = match ServerHome::read(&words.dir) {
         Ok(home) if home.has_joined() => again(context, words, home)?,
