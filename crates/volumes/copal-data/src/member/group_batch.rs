@@ -12,7 +12,7 @@ use super::{
     recent_files::is_fresh,
     upload_rows::{self, delete_piece_rows},
     uploads::{StagedUpload, UploadOrigin},
-    volumes,
+    volumes::VolumeFacts,
 };
 use crate::{
     error::of_engine,
@@ -33,7 +33,10 @@ use copal_volume::{
         decide_copy, decide_create, decide_delete,
     },
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    cell::Cell,
+    collections::{BTreeMap, BTreeSet},
+};
 
 /// Maximum size of a batch without files, bytes: it may use the reserve of a full disk.
 const ESSENTIAL_BYTES: u64 = 512 << 10;
@@ -52,6 +55,8 @@ pub(super) struct GroupBatch<'a> {
     overlay: BatchOverlay,
     /// Changes of the bytes of volumes with a quota.
     added: Vec<(VolumeId, i64)>,
+    /// State of the volume of the last operation. It does not change during a batch.
+    volume: Cell<Option<(VolumeId, VolumeFacts)>>,
     /// Whether the next operation has to be in another batch.
     pub(super) is_split: bool,
     /// Uploads that become files.
@@ -74,6 +79,7 @@ impl<'a> GroupBatch<'a> {
             batch: core.kv.batch(),
             overlay: BatchOverlay::default(),
             added: Vec::new(),
+            volume: Cell::new(None),
             is_split: false,
             finished: Vec::new(),
             new_bytes: 0,
@@ -247,7 +253,7 @@ impl<'a> GroupBatch<'a> {
 
     /// Refuses a create, to be repeated, while the removal of its volume is undecided.
     fn check_no_removal(&self, vid: VolumeId) -> Result<(), OperationError> {
-        match volumes::is_removing(self.core, vid).map_err(OperationError::Failed)? {
+        match self.volume(vid)?.is_removing {
             true => Err(OperationError::Refused(MemberAnswer::Busy)),
             false => Ok(()),
         }
@@ -313,7 +319,7 @@ impl GroupBatch<'_> {
 
     /// Refuses a create beyond the volume's quota, by the files on this member.
     fn check_quota(&mut self, vid: VolumeId, size: u64) -> Result<(), OperationError> {
-        let Some(quota) = volumes::quota(self.core, vid).map_err(OperationError::Failed)? else {
+        let Some(quota) = self.volume(vid)?.quota else {
             return Ok(());
         };
         let known = self.core.usage.get(vid);

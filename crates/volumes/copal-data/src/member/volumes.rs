@@ -95,18 +95,37 @@ pub(super) fn note_volume(
     Ok(has_files)
 }
 
+/// State of a volume for an operation.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct VolumeFacts {
+    /// It was removed.
+    pub(super) is_removed: bool,
+    /// Its removal is undecided: until then creates in it are refused.
+    pub(super) is_removing: bool,
+    pub(super) quota: Option<u64>,
+}
+
+/// The state of a volume now.
+pub(super) fn facts(core: &MemberCore, vid: VolumeId) -> Result<VolumeFacts, VolumeError> {
+    let Some(row) = volume_row(core, vid)? else {
+        return Ok(VolumeFacts::default());
+    };
+    Ok(VolumeFacts {
+        is_removed: row.state == VolumeState::Removed,
+        is_removing: row.state == VolumeState::Removing
+            && row.created_ms.abs_diff(core.clock.now_ms()) < REMOVING_MS,
+        quota: row.quota_bytes,
+    })
+}
+
 /// Whether the volume was removed.
 pub(super) fn is_removed(core: &MemberCore, vid: VolumeId) -> Result<bool, VolumeError> {
-    let row = volume_row(core, vid)?;
-    Ok(row.is_some_and(|row| row.state == VolumeState::Removed))
+    Ok(facts(core, vid)?.is_removed)
 }
 
 /// Whether a removal of the volume is undecided: until then creates in it are refused.
 pub(super) fn is_removing(core: &MemberCore, vid: VolumeId) -> Result<bool, VolumeError> {
-    let now_ms = core.clock.now_ms();
-    let is_marked =
-        |row: VolumeRow| row.state == VolumeState::Removing && row.created_ms.abs_diff(now_ms) < REMOVING_MS;
-    Ok(volume_row(core, vid)?.is_some_and(is_marked))
+    Ok(facts(core, vid)?.is_removing)
 }
 
 /// Whether the stored row says that the volume exists with this quota.
@@ -123,7 +142,7 @@ pub(super) fn is_live_with(
 
 /// The volume's quota.
 pub(super) fn quota(core: &MemberCore, vid: VolumeId) -> Result<Option<u64>, VolumeError> {
-    Ok(volume_row(core, vid)?.and_then(|row| row.quota_bytes))
+    Ok(facts(core, vid)?.quota)
 }
 
 /// Most volumes have no row on a member.

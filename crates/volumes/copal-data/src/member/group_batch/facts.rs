@@ -5,7 +5,7 @@ use crate::member::{
     file_ids::{self, FileAddress},
     heads,
     operation::{NewHead, OperationError},
-    volumes,
+    volumes::{self, VolumeFacts},
 };
 use crate::{format::FileHead, keys};
 use bytes::Bytes;
@@ -168,6 +168,18 @@ impl GroupBatch<'_> {
     }
 
     pub(super) fn is_removed(&self, vid: VolumeId) -> Result<bool, OperationError> {
-        volumes::is_removed(self.core, vid).map_err(OperationError::Failed)
+        Ok(self.volume(vid)?.is_removed)
+    }
+
+    /// The state of a volume; read once for all operations of it that follow each other.
+    pub(super) fn volume(&self, vid: VolumeId) -> Result<VolumeFacts, OperationError> {
+        if let Some((known, facts)) = self.volume.get()
+            && known == vid
+        {
+            return Ok(facts);
+        }
+        let facts = volumes::facts(self.core, vid).map_err(OperationError::Failed)?;
+        self.volume.set(Some((vid, facts)));
+        Ok(facts)
     }
 }
