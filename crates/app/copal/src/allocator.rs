@@ -19,14 +19,14 @@ pub(crate) fn give_back_large_blocks() {
     set(libc::M_MMAP_THRESHOLD, 128 << 10);
 }
 
-/// Keeps blocks of up to 1 MiB plus message overhead in few heaps: one per four cores, each with at most 1
-/// MiB of unused memory.
+/// Keeps blocks of up to 1 MiB plus message overhead in few heaps: one for two cores, each with at most 1 MiB
+/// of unused memory.
 #[cfg(target_env = "gnu")]
 pub(crate) fn keep_blocks_of_files() {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     set(libc::M_MMAP_THRESHOLD, 1_200_000);
     set(libc::M_TRIM_THRESHOLD, 1 << 20);
-    set(libc::M_ARENA_MAX, cores.div_ceil(4) as libc::c_int);
+    set(libc::M_ARENA_MAX, cores.div_ceil(2) as libc::c_int);
 }
 
 #[cfg(target_env = "gnu")]
