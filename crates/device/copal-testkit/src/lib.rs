@@ -12,15 +12,13 @@
 //! pages). These have their own generators, whose numbers are part of their interface.
 
 mod decoders;
-mod failing_reads;
-mod gate;
+mod device;
 mod mariadb;
 mod memory_cap;
 mod random;
 
 pub use decoders::{Decoder, decoders_survive};
-pub use failing_reads::FailingReads;
-pub use gate::{GateOpener, GateState, GatedDevice};
+pub use device::{FailingReads, GateOpener, GateState, GatedDevice};
 pub use mariadb::{MariaDb, MariaDbAt};
 pub use memory_cap::MemoryCap;
 pub use random::{Random, scattered};

@@ -11,16 +11,16 @@ use std::{
 };
 
 /// Memory controllers: file names of a group's limit, its peak, and its count of killed processes.
-const CONTROLLERS: [Controller; 2] = [
-    Controller {
+const CONTROLLERS: [MemoryController; 2] = [
+    MemoryController {
         root: "/sys/fs/cgroup/memory",
         limit: "memory.limit_in_bytes",
         peak: "memory.max_usage_in_bytes",
     },
-    Controller { root: "/sys/fs/cgroup", limit: "memory.max", peak: "memory.peak" },
+    MemoryController { root: "/sys/fs/cgroup", limit: "memory.max", peak: "memory.peak" },
 ];
 
-struct Controller {
+struct MemoryController {
     root: &'static str,
     limit: &'static str,
     peak: &'static str,
