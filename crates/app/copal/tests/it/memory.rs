@@ -73,7 +73,10 @@ fn sixteen_threads_take_less_than_100_mb_of_memory() {
     let run = |words: &[&str]| {
         let mut command = house.command(["--json"]);
         command.env("COPAL_THREADS", "16").args(words);
-        let output = cap.as_ref().map_or_else(|| command.output(), |cap| cap.around(&command).output());
+        let output = match &cap {
+            Some(cap) => cap.around(&command).output(),
+            None => command.output(),
+        };
         let run = Run::of(output.unwrap());
         assert_eq!(run.code, Some(0), "{words:?}: {run:?}");
         let peak = peak(&run.summary());
