@@ -51,7 +51,8 @@ fn a_disk_of_100_gb_takes_less_than_100_mb_of_memory() {
     assert!(all.iter().all(|peak| *peak <= CEILING), "backup, again, restore, forget, prune, check: {all:?}");
 }
 
-/// More threads than this machine has processors, under a limit of the kernel that counts page cache, too.
+/// More threads than this machine has processors, under a limit of the kernel. The kernel counts page cache, too, but not
+/// the code of this binary that it can drop: without optimisation that is tens of megabytes more than in a release.
 #[test]
 #[expect(clippy::print_stderr, reason = "a skipped check has to say so")]
 fn sixteen_threads_take_less_than_100_mb_of_memory() {
@@ -79,15 +80,16 @@ fn sixteen_threads_take_less_than_100_mb_of_memory() {
         };
         let run = Run::of(output.unwrap());
         assert_eq!(run.code, Some(0), "{words:?}: {run:?}");
-        let peak = peak(&run.summary());
-        assert!(peak <= CEILING, "{words:?}: {peak} bytes");
-        run.summary()
+        let summary = run.summary();
+        assert!(cap.is_some() || peak(&summary) <= CEILING, "{words:?}: {summary}");
+        summary
     };
     let (disk, target) = (image.to_str().unwrap(), house.word("out"));
     let first = id(&run(&["backup", "--vm", "web", disk]));
     file.write_all_at(&random.bytes(8 << 20), 5 << 20).unwrap();
     let second = id(&run(&["backup", "--vm", "web", disk]));
     run(&["backup", "--vm", "web", "--full", disk]);
+    run(&["verify", &second]);
     run(&["restore", &second, "--target", &target]);
     run(&["forget", &first]);
     run(&["prune"]);
