@@ -25,7 +25,8 @@ fn commands_on_a_fleet_in_a_directory_print_the_fields_of_the_golden_file() {
     let mut days = Vec::new();
     for _ in 0..3 {
         days.push(id(&record.run(&house, ["backup", "--vm", "web", &image])));
-        disk.mutate(20);
+        // So few that the snapshots keep to one size of summary vectors, wherever the key of the chunks cuts.
+        disk.mutate(4);
     }
     house.backup("db", &house.path("disk.raw"));
     record.run(&house, ["vm", "ls"]);
