@@ -61,6 +61,8 @@ pub(crate) struct Spec {
     pub(crate) cache_blocks: bool,
     /// Whether copal may merge runs only to make reads cheaper.
     pub(crate) merge_for_reads: bool,
+    /// Threads that may merge at the same time, for copal and RocksDB; 0: their default.
+    pub(crate) background_threads: usize,
     pub(crate) directory: PathBuf,
 }
 

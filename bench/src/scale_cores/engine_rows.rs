@@ -1,5 +1,5 @@
-//! The engine beside RocksDB: look-ups in memory, look-ups of many keys, mixed work and writes, with as many
-//! threads as cores.
+//! The engine beside RocksDB: look-ups in memory, look-ups of many keys, mixed work, writes and merges, with
+//! as many threads as cores.
 
 use super::{ScaleBench, results::RowKey};
 use anyhow::{Context, Result};
@@ -8,11 +8,12 @@ use std::{collections::BTreeMap, process::Command};
 use xtask::metered;
 
 /// Row, and the name of its work in the engine's program.
-const WORKS: [(&str, &str); 4] = [
+const WORKS: [(&str, &str); 5] = [
     ("engine-gets", "gets"),
     ("engine-multi-gets", "multi-gets"),
     ("engine-mixed", "mixed"),
     ("engine-writes", "writes"),
+    ("engine-merges", "merges"),
 ];
 pub(super) const ENGINES: [&str; 2] = ["copal", "rocksdb"];
 

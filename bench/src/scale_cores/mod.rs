@@ -32,7 +32,7 @@ use std::{
 const SUITE: &str = "scale-cores";
 
 /// Names of the rows, in the order of their measurement.
-const ROWS: [&str; 11] = [
+const ROWS: [&str; 12] = [
     "first-backup",
     "backup-again",
     "restore",
@@ -42,6 +42,7 @@ const ROWS: [&str; 11] = [
     "engine-multi-gets",
     "engine-mixed",
     "engine-writes",
+    "engine-merges",
     "cluster-4k",
     "cluster-64k",
 ];

@@ -101,6 +101,7 @@ fn options(spec: &Spec) -> Result<Options> {
         memory_bytes: spec.memory_bytes,
         table_bytes: if spec.table_bytes > 0 { spec.table_bytes } else { shipped.table_bytes },
         merge_for_reads: spec.merge_for_reads,
+        merge_threads: spec.background_threads as u32,
         filters: FilterOptions {
             kind,
             rule,

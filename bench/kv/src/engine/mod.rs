@@ -53,9 +53,9 @@ pub(crate) trait Engine: Send + Sync {
     /// Returns when no merge is due.
     fn await_merges(&self) -> Result<()>;
 
-    /// Merges everything into one run. Used for copal only.
+    /// Merges everything into one run. Used for copal and RocksDB only.
     fn compact(&self) -> Result<()> {
-        anyhow::bail!("the bench needs no full merge of a peer")
+        anyhow::bail!("the bench needs no full merge of this engine")
     }
 
     /// Counters since opening; names that end in `_now` are levels.

@@ -13,8 +13,9 @@ use crate::{
 };
 use anyhow::{Context, Result};
 use rocksdb::{
-    BlockBasedIndexType, BlockBasedOptions, Cache, DB, DBCompressionType, Direction, IteratorMode, Options,
-    WaitForCompactOptions, WriteBatch, WriteOptions, properties,
+    BlockBasedIndexType, BlockBasedOptions, BottommostLevelCompaction, Cache, CompactOptions, DB,
+    DBCompressionType, Direction, IteratorMode, Options, WaitForCompactOptions, WriteBatch, WriteOptions,
+    properties,
 };
 use std::{collections::BTreeMap, fs};
 
@@ -57,6 +58,10 @@ impl Rocks {
         // The default, 256 MiB, is for stores like the design's of 10 GB. A small set should have as many
         // levels.
         options.set_max_bytes_for_level_base((spec.data_bytes / 40).clamp(4 << 20, 256 << 20));
+        if spec.background_threads > 0 {
+            options.increase_parallelism(spec.background_threads as i32);
+            options.set_max_subcompactions(spec.background_threads as u32);
+        }
         if spec.table_bytes > 0 {
             options.set_target_file_size_base(spec.table_bytes);
         }
@@ -151,6 +156,13 @@ impl Engine for Rocks {
         let mut options = WaitForCompactOptions::default();
         options.set_flush(true);
         Ok(self.db.wait_for_compact(&options)?)
+    }
+
+    fn compact(&self) -> Result<()> {
+        let mut options = CompactOptions::default();
+        options.set_bottommost_level_compaction(BottommostLevelCompaction::Force);
+        self.db.compact_range_opt(None::<&[u8]>, None::<&[u8]>, &options);
+        Ok(())
     }
 
     fn counters(&self) -> BTreeMap<String, f64> {

@@ -112,6 +112,7 @@ impl SuiteRunner<'_> {
             cache_data: role.cache_data,
             cache_blocks: role.cache_blocks,
             merge_for_reads: name == "copal",
+            background_threads: 0,
             directory: self.scratch.join(&role.store),
         })
     }

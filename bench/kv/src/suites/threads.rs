@@ -53,6 +53,8 @@ enum WorkKind {
     Mixed,
     /// Overwrites that are not durable when they return
     Writes,
+    /// A merge of everything into one run, after each key and three times as many new ones were written
+    Merges,
 }
 
 const VALUE_BYTES: usize = 200;
@@ -62,6 +64,9 @@ const HOT_KEYS: u64 = 4000;
 const BATCH: usize = 16;
 /// Memory of each engine; the store is smaller.
 const MEMORY: u64 = 256 << 20;
+/// Keys of the store when it is merged as a whole, as a multiple of the others: many tables, so that merges can
+/// divide them.
+const MERGED: u64 = 4;
 /// Work before the measurement, as a share of its time.
 const WARM_UP: f64 = 0.2;
 
@@ -72,20 +77,20 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     remove(options)?;
     let engine = engine::open(&spec(options))?;
-    let load = Request::Load {
-        first: 0,
-        count: options.keys,
-        value_bytes: VALUE_BYTES,
-        batch: 100,
-        safety: Safety::Bulk,
-    };
-    worker::measure(&*engine, &load)?;
+    worker::measure(&*engine, &load_of(options.keys))?;
     engine.flush()?;
     engine.await_merges()?;
     for (number, work) in options.work.iter().enumerate() {
         let seed = number as u64 * 2;
-        worker::measure(&*engine, &request(*work, options, options.seconds * WARM_UP, seed))?;
-        let answer = worker::measure(&*engine, &request(*work, options, options.seconds, seed + 1))?;
+        let warm_up = match work {
+            WorkKind::Merges => load_of(MERGED * options.keys),
+            work => request(*work, options, options.seconds * WARM_UP, seed),
+        };
+        worker::measure(&*engine, &warm_up)?;
+        let mut answer = worker::measure(&*engine, &request(*work, options, options.seconds, seed + 1))?;
+        if *work == WorkKind::Merges {
+            answer.ops = MERGED * options.keys;
+        }
         println!("{}", line(*work, &answer));
     }
     engine.close()?;
@@ -114,12 +119,18 @@ fn spec(options: &Options) -> Spec {
         write_buffer_bytes: 16 << 20,
         table_bytes: 0,
         // Overwrites need space until merges drop the replaced entries.
-        data_bytes: options.keys * (VALUE_BYTES + crate::keys::KEY_BYTES) as u64 * 8,
+        data_bytes: options.keys * (VALUE_BYTES + crate::keys::KEY_BYTES) as u64 * 4 * MERGED,
         cache_data: true,
         cache_blocks: false,
         merge_for_reads: true,
+        // By default, RocksDB has two, and one for each merge; copal half of the processors.
+        background_threads: options.threads,
         directory: options.directory.clone(),
     }
+}
+
+fn load_of(count: u64) -> Request {
+    Request::Load { first: 0, count, value_bytes: VALUE_BYTES, batch: 100, safety: Safety::Bulk }
 }
 
 fn request(work: WorkKind, options: &Options, seconds: f64, seed: u64) -> Request {
@@ -139,6 +150,7 @@ fn request(work: WorkKind, options: &Options, seconds: f64, seed: u64) -> Reques
             threads,
             seed,
         },
+        WorkKind::Merges => Request::Compact,
         WorkKind::Writes => Request::Writes {
             keys,
             skew: Skew::Uniform,

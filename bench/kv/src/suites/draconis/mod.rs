@@ -99,6 +99,7 @@ fn spec(kind: Kind, load: &WriteLoad, directory: PathBuf) -> Result<Spec> {
         cache_data: true,
         cache_blocks: false,
         merge_for_reads: false,
+        background_threads: 0,
         directory,
     })
 }

@@ -11,6 +11,7 @@ use crate::{
     broken::Flaw,
     compact::picker,
     engine::Engine,
+    format::entry::KeyRange,
     memory::{
         budget::MemoryClass as Memory,
         elastic::{AtHand, PredictedPartition},
@@ -37,6 +38,9 @@ pub(crate) struct TreeChange {
     pub(crate) ops: Vec<Op>,
     pub(crate) records: Vec<ManifestRecord>,
     pub(crate) dead: BTreeMap<ObjectId, Vec<Range<u64>>>,
+    /// Input slices of a merge step, and the range that the step takes out of them. The records follow from
+    /// the tree at the commit, since steps side by side may share a table.
+    pub(crate) merged: Option<(Vec<TableSlice>, KeyRange)>,
     /// Generation of the memtable that this flush replaces.
     pub(crate) flushed: Option<u64>,
     /// Initial filters of the new tables.
@@ -59,6 +63,10 @@ impl TreeChange {
 pub(crate) fn install(engine: &Engine, mut change: TreeChange) -> Result<(), Error> {
     engine.poison.check()?;
     let mut tree = engine.stored.tree.lock();
+    if let Some((inputs, taken)) = change.merged.take() {
+        let taken = take_out(&inputs, &tree, &taken);
+        change.records.splice(..0, taken);
+    }
     for (object, ranges) in &change.dead {
         if tree.manifest.state.values.contains_key(object) || names_value(&change.records, *object) {
             change.records.push(ManifestRecord::Dead { object: *object, ranges: ranges.clone() });
@@ -243,11 +251,7 @@ fn widen(range: &Range<u64>, page: u64) -> Range<u64> {
 }
 
 /// Manifest records that remove `taken` from slices of a run's tables and keep the rest in place.
-pub(crate) fn take_out(
-    slices: &[TableSlice],
-    tree: &OpenTree,
-    taken: &crate::format::entry::KeyRange,
-) -> Vec<ManifestRecord> {
+pub(crate) fn take_out(slices: &[TableSlice], tree: &OpenTree, taken: &KeyRange) -> Vec<ManifestRecord> {
     let mut objects: Vec<ObjectId> = slices.iter().map(|slice| slice.table.meta.object).collect();
     objects.sort_unstable();
     objects.dedup();

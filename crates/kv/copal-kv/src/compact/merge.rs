@@ -5,7 +5,7 @@
 //! - A failed step leaves the tree and the value objects unchanged.
 
 use super::{
-    install::{TreeChange, take_out},
+    install::TreeChange,
     output::RunOutput,
     picker::MergeJob,
     value_separation::{ValueSeparation, WorkerValues},
@@ -14,7 +14,7 @@ use super::{
 use crate::{
     Error,
     broken::Flaw,
-    compact::install,
+    compact::{install, parallel_merge},
     engine::Engine,
     format::{
         entry::{Entry, EntryKind, KEYSPACE_LEN, KeyRange, KeyspaceId, RangeTombstone, keyspace_of},
@@ -211,52 +211,122 @@ fn flush(
         range: KeyRange::all(),
         whole: true,
         separate: true,
+        output_bytes: parallel_merge::output_bytes(engine),
         heat_of: Arc::new(heat_of),
     };
-    write_step(engine, values, survivors, cursor, &step, &HashSet::new(), change, &[])?;
+    write_step(engine, values, survivors, cursor, &step, &HashSet::new(), change, Vec::new())?;
     EngineCounters::add(&engine.counters.flushes, 1);
     EngineCounters::add(&engine.counters.flushed_bytes, memtable.charged_bytes());
     EngineCounters::add_time(&engine.counters.flush_nanos, began);
     Ok(())
 }
 
-/// Does the next step of `job`; `false` when the job is finished.
+/// Progress of one step.
+enum StepOutcome {
+    /// Nothing was left to do in the range.
+    Finished,
+    /// A table moved by a record, or the step met damage.
+    Moved,
+    Merged,
+}
+
+/// Like [`merge_step`]. Where the store is full, one thread repeats the step with the reserve.
+pub(crate) fn step_in_reserve(engine: &Engine, job: &mut MergeJob) -> Result<bool, Error> {
+    let mut threads = usize::MAX;
+    admission::in_reserve(engine, || merge_step(engine, job, std::mem::replace(&mut threads, 1)))
+}
+
+/// Does the next step of `job` in each of its first ranges, on a thread each; `false` when the job is
+/// finished. At most `most_threads` take part.
 ///
 /// A step that meets damage changes nothing, and the next step avoids the damaged range.
-pub(crate) fn merge_step(engine: &Engine, job: &mut MergeJob) -> Result<bool, Error> {
+pub(crate) fn merge_step(engine: &Engine, job: &mut MergeJob, most_threads: usize) -> Result<bool, Error> {
+    let version = engine.super_version().version.clone();
+    let runs = inputs_of(job, &version);
+    let threads = parallel_merge::threads(engine, runs.len()).min(most_threads);
+    parallel_merge::divide(&mut job.ranges, &runs, threads, engine.table_bytes());
+    let mut ranges = std::mem::take(&mut job.ranges);
+    let now = ranges.len().min(threads);
+    let began = Instant::now();
+    let outcomes = parallel_merge::on_each(&mut ranges[..now], |range| {
+        let step = MergeInput { job, runs: &runs, version: &version, threads: now as u64 };
+        step_around_damage(engine, &step, range)
+    });
+    let mut merged = 0;
+    let mut worked = false;
+    let mut result = Ok(());
+    for (range, outcome) in ranges.iter_mut().zip(outcomes) {
+        match outcome {
+            // No thread for it: it stays for the next step.
+            None => {}
+            Some(Ok(StepOutcome::Finished)) => range.start = range.end.clone(),
+            Some(Ok(StepOutcome::Moved)) => worked = true,
+            Some(Ok(StepOutcome::Merged)) => merged += 1,
+            Some(Err(error)) => result = Err(error),
+        }
+    }
+    ranges.retain(|range| !range.is_empty());
+    job.ranges = ranges;
+    if merged > 0 {
+        EngineCounters::add(&engine.counters.merges, merged);
+        // The wall time of all threads together: writers are delayed until the merges are done.
+        EngineCounters::add_time(&engine.counters.merge_nanos, began);
+    }
+    result.map(|()| worked || merged > 0 || !job.ranges.is_empty())
+}
+
+/// Input of the steps of one job.
+struct MergeInput<'a> {
+    job: &'a MergeJob,
+    runs: &'a [Arc<SortedRun>],
+    version: &'a TreeVersion,
+    /// Threads that share the memory for merges.
+    threads: u64,
+}
+
+/// The input runs of a job. Another job may have created the bottom run that this one writes to.
+fn inputs_of(job: &MergeJob, version: &TreeVersion) -> Vec<Arc<SortedRun>> {
+    let named = |run: &&Arc<SortedRun>| {
+        job.inputs.contains(&(run.level, run.id))
+            || job.target.level == TreeLevel::BOTTOM && run.level == TreeLevel::BOTTOM
+    };
+    version.runs.iter().filter(named).cloned().collect()
+}
+
+fn step_around_damage(
+    engine: &Engine,
+    input: &MergeInput<'_>,
+    range: &mut KeyRange,
+) -> Result<StepOutcome, Error> {
     // A step that moves values may append to the same objects as a flush, so a flush has to wait.
-    let mut shared = (!job.rewrite.is_empty()).then(|| engine.compactor.worker_values.lock());
+    let mut shared = (!input.job.rewrite.is_empty()).then(|| engine.compactor.worker_values.lock());
     let mut none = WorkerValues::default();
     let values = shared.as_deref_mut().unwrap_or(&mut none);
-    let version = engine.super_version().version.clone();
-    let known = damaged_parts::parts(&version).len();
-    match try_merge_step(engine, &version, values, job) {
-        Err(error) if error.is_corruption() && damaged_parts::parts(&version).len() > known => Ok(true),
+    let known = damaged_parts::parts(input.version).len();
+    match range_step(engine, input, values, range) {
+        Err(error) if error.is_corruption() && damaged_parts::parts(input.version).len() > known => {
+            Ok(StepOutcome::Moved)
+        }
         result => result,
     }
 }
 
-fn try_merge_step(
+/// Does the next step in `left`, and moves its start behind it.
+fn range_step(
     engine: &Engine,
-    version: &TreeVersion,
+    input: &MergeInput<'_>,
     values: &mut WorkerValues,
-    job: &mut MergeJob,
-) -> Result<bool, Error> {
-    // Another job may have created the bottom run that this one writes to.
-    let named = |run: &SortedRun| {
-        job.inputs.contains(&(run.level, run.id))
-            || job.target.level == TreeLevel::BOTTOM && run.level == TreeLevel::BOTTOM
+    left: &mut KeyRange,
+) -> Result<StepOutcome, Error> {
+    let MergeInput { job, runs, version, threads } = *input;
+    let Some(range) = next_free_range(job, left, runs, &damaged_parts::ranges(version)) else {
+        return Ok(StepOutcome::Finished);
     };
-    let runs: Vec<Arc<SortedRun>> = version.runs.iter().filter(|run| named(run)).cloned().collect();
-    let Some(range) = next_free_range(job, &runs, &damaged_parts::ranges(version)) else {
-        return Ok(false);
-    };
-    if let Some((record, end)) = movable(job, &runs, &range, engine.table_bytes() / SMALL_TABLE) {
-        job.range.start = end;
+    if let Some((record, end)) = movable(job, runs, &range, engine.table_bytes() / SMALL_TABLE) {
+        left.start = end;
         install::install(engine, TreeChange { records: vec![record], ..TreeChange::default() })?;
-        return Ok(true);
+        return Ok(StepOutcome::Moved);
     }
-    let began = Instant::now();
     let slices: Vec<TableSlice> =
         runs.iter().flat_map(|run| run.overlapping(&range).cloned().collect::<Vec<_>>()).collect();
     let mut tombstones: Vec<RangeTombstone> = Vec::new();
@@ -264,13 +334,11 @@ fn try_merge_step(
         let inside = slice.table.tombstones.clipped(&slice.range.intersect(&range));
         tombstones.extend(tombstones_of(&inside));
     }
-    let bottom = !has_older(version, &runs, &range);
+    let bottom = !has_older(version, runs, &range);
     let survivors = SurvivingVersions::new(&tombstones, engine.snapshots.stripes(), bottom);
     let bytes = |run: &Arc<SortedRun>| run.overlapping(&range).map(|slice| slice.table.meta.bytes).sum();
     let bytes: Vec<u64> = runs.iter().map(bytes).collect();
-    // Half of the memory for merges is for the outputs of this step and of a flush; index pages take some of
-    // the rest.
-    let room = engine.budget.merge_bytes() / 8 * 3;
+    let room = parallel_merge::read_bytes(engine) / threads;
     let scans = Scan::beside(&bytes, room, ReadSizes::of(&engine.objects));
     let cursors = runs.iter().zip(scans).map(|(run, scan)| run.cursor(&range, scan));
     let mut cursor = MergingCursor::new(cursors.collect());
@@ -282,13 +350,12 @@ fn try_merge_step(
         range,
         whole: false,
         separate: false,
+        output_bytes: parallel_merge::output_bytes(engine) / threads,
         heat_of: Arc::new(HeatInheritance(runs.iter().rev().cloned().collect())),
     };
-    let cut = write_step(engine, values, survivors, cursor, &step, rewrite, TreeChange::default(), &slices)?;
-    job.range.start = cut;
-    EngineCounters::add(&engine.counters.merges, 1);
-    EngineCounters::add_time(&engine.counters.merge_nanos, began);
-    Ok(true)
+    left.start =
+        write_step(engine, values, survivors, cursor, &step, rewrite, TreeChange::default(), slices)?;
+    Ok(StepOutcome::Merged)
 }
 
 /// Writes the surviving entries of `cursor` to tables of a run and installs them. Returns the key at which
@@ -302,7 +369,7 @@ fn write_step(
     step: &MergeStep,
     rewrite: &HashSet<ObjectId>,
     mut change: TreeChange,
-    inputs: &[TableSlice],
+    inputs: Vec<TableSlice>,
 ) -> Result<Bytes, Error> {
     engine.poison.check()?;
     let mut values = StepValues {
@@ -318,6 +385,7 @@ fn write_step(
         step.range.start.clone(),
         step.level == TreeLevel::BOTTOM,
         (step.heat_of.clone(), filter_level(step.level, step.run)),
+        step.output_bytes,
     );
     let written = copy(engine, &mut values, &mut survivors, &mut cursor, &mut output, step);
     let finished = written.and_then(|cut| {
@@ -333,7 +401,6 @@ fn write_step(
     change.records.extend(metas.into_iter().map(ManifestRecord::Value));
     {
         let tree = engine.stored.tree.lock();
-        change.records.extend(take_out(inputs, &tree, &taken));
         for (object, range) in dead {
             let direct = tree.manifest.state.values.get(&object).is_some_and(|value| !value.meta.by_worker)
                 || change.records.iter().any(
@@ -343,6 +410,7 @@ fn write_step(
             change.dead.entry(object).or_default().push(range.start..end);
         }
     }
+    change.merged = Some((inputs, taken.clone()));
     let tables: u64 = output.written.iter().map(|written| written.meta.bytes).sum();
     EngineCounters::add(&engine.counters.write_bytes, tables + separation.written);
     for written in output.written {
@@ -430,27 +498,33 @@ struct MergeStep {
     /// All tables in one transaction (a flush), instead of one table per step.
     whole: bool,
     separate: bool,
+    /// Memory of the buffers of its table, bytes.
+    output_bytes: u64,
     /// Source of the filters' inherited heat.
     heat_of: Arc<HeatInheritance>,
 }
 
 /// Like [`next_range`], but without quarantined ranges.
-fn next_free_range(job: &mut MergeJob, runs: &[Arc<SortedRun>], apart: &[KeyRange]) -> Option<KeyRange> {
-    let mut left = job.range.clone();
-    while let Some(free) = damaged_parts::next_free(&mut left, apart) {
-        left.start = free.end.clone();
-        job.range = free;
-        let found = next_range(job, runs);
-        job.range.end = left.end.clone();
-        if found.is_some() {
-            return found;
+fn next_free_range(
+    job: &MergeJob,
+    left: &mut KeyRange,
+    runs: &[Arc<SortedRun>],
+    apart: &[KeyRange],
+) -> Option<KeyRange> {
+    let mut rest = left.clone();
+    while let Some(free) = damaged_parts::next_free(&mut rest, apart) {
+        rest.start = free.end.clone();
+        left.start = free.start.clone();
+        if let Some(found) = next_range(job, &free, runs) {
+            return Some(found);
         }
     }
     None
 }
 
-/// Key range of the job's next step: from the next key that needs work to the next key that does not.
-fn next_range(job: &MergeJob, runs: &[Arc<SortedRun>]) -> Option<KeyRange> {
+/// Key range of the job's next step inside `left`: from the next key that needs work to the next key that
+/// does not.
+fn next_range(job: &MergeJob, left: &KeyRange, runs: &[Arc<SortedRun>]) -> Option<KeyRange> {
     let (upper, bottom): (Vec<&Arc<SortedRun>>, Vec<&Arc<SortedRun>>) =
         runs.iter().partition(|run| run.level != job.target.level || job.target.level != TreeLevel::BOTTOM);
     let needs_work = |slice: &TableSlice| {
@@ -458,17 +532,17 @@ fn next_range(job: &MergeJob, runs: &[Arc<SortedRun>]) -> Option<KeyRange> {
         job.thorough && meta.droppable > 0
             || meta.values.iter().any(|(object, _)| job.rewrite.contains(object))
     };
-    let upper_slices = upper.iter().flat_map(|run| run.overlapping(&job.range));
-    let bottom_slices = bottom.iter().flat_map(|run| run.overlapping(&job.range)).filter(|s| needs_work(s));
+    let upper_slices = upper.iter().flat_map(|run| run.overlapping(left));
+    let bottom_slices = bottom.iter().flat_map(|run| run.overlapping(left)).filter(|s| needs_work(s));
     let first = upper_slices.chain(bottom_slices).map(|slice| &slice.range.start).min()?;
-    let mut start = job.range.start.clone().max(first.clone());
+    let mut start = left.start.clone().max(first.clone());
     let holding = bottom.iter().find_map(|run| run.find(&start));
     if let Some(slice) = holding {
-        start = job.range.start.clone().max(slice.range.start.clone());
+        start = left.start.clone().max(slice.range.start.clone());
     }
     // The step ends at the first table of the bottom that no other input overlaps, since that table stays in
     // place.
-    let rest = KeyRange { start: start.clone(), end: job.range.end.clone() };
+    let rest = KeyRange { start: start.clone(), end: left.end.clone() };
     let untouched = |slice: &&TableSlice| {
         slice.range.start > start
             && !needs_work(slice)

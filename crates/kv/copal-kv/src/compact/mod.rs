@@ -10,8 +10,8 @@
 //!
 //! Invariants
 //! - A merge handles the keys one output table at a time; each step is one object transaction.
-//! - Only the worker changes existing runs, so a step never meets another's changes. A flush may add a run at
-//!   the top at any time.
+//! - Only the worker changes existing runs, so a step never meets another's changes: steps side by side have
+//!   disjoint key ranges. A flush may add a run at the top at any time.
 //!
 //! Not here: which entries survive (`version_gc`), placement of separated values (`value_separation`).
 
@@ -22,6 +22,7 @@ pub(crate) mod install;
 pub(crate) mod merge;
 pub(crate) mod merge_benefit;
 pub(crate) mod output;
+mod parallel_merge;
 mod pause;
 pub(crate) mod picker;
 pub(crate) mod release;

@@ -41,6 +41,8 @@ pub(crate) struct RunOutput<'a> {
     /// Source of the filters' inherited heat, and the level of the target run as the filter rules see it.
     heirs: (Arc<HeatInheritance>, u8),
     table_bytes: u64,
+    /// Memory of the buffers of one table.
+    buffer_bytes: u64,
     /// Start of the current table's range.
     start: Bytes,
     current: Option<CurrentTable>,
@@ -60,12 +62,13 @@ struct CurrentTable {
 
 impl<'a> RunOutput<'a> {
     /// Tables from `start` on. `long`: they go to the bottom. `heirs`: source of the filters' inherited heat,
-    /// and the level of their run as the filter rules see it.
+    /// and the level of their run as the filter rules see it. `buffer_bytes`: memory of the buffers.
     pub(crate) fn new(
         engine: &'a Engine,
         start: Bytes,
         long: bool,
         heirs: (Arc<HeatInheritance>, u8),
+        buffer_bytes: u64,
     ) -> RunOutput<'a> {
         let lifetime = if long { ObjectLifetime::Long } else { ObjectLifetime::Medium };
         RunOutput {
@@ -73,6 +76,7 @@ impl<'a> RunOutput<'a> {
             lifetime,
             heirs,
             table_bytes: engine.table_bytes(),
+            buffer_bytes,
             start,
             current: None,
             written: Vec::new(),
@@ -89,9 +93,7 @@ impl<'a> RunOutput<'a> {
                 lifetime: self.lifetime,
                 expected_bytes: self.table_bytes,
             };
-            // A quarter, since a flush and a merge write at the same time, and half is for the reads of
-            // merges.
-            let bytes = self.engine.budget.merge_bytes() / 4;
+            let bytes = self.buffer_bytes;
             let charge = self.engine.budget.charge(MemoryClass::Merges, bytes);
             let mut builder = TableBuilder::new(&self.engine.objects, object, options)?.with_buffers(bytes);
             let predicted = Arc::new(Mutex::new(Vec::new()));

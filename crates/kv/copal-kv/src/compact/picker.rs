@@ -49,8 +49,8 @@ pub(crate) enum MergeUrgency {
 pub(crate) struct MergeJob {
     /// Input runs: one contiguous stretch of the version, newest first.
     pub(crate) inputs: Vec<(TreeLevel, u64)>,
-    /// The part of the key range that is not merged yet.
-    pub(crate) range: KeyRange,
+    /// Parts of the key range that are not merged yet, in order. Each is one thread's.
+    pub(crate) ranges: Vec<KeyRange>,
     pub(crate) target: MergeTarget,
     /// Value objects whose live values are moved to new objects.
     pub(crate) rewrite: HashSet<ObjectId>,
@@ -122,8 +122,9 @@ pub(crate) fn pick(
         ));
     }
     let next = TreeLevel(level.0 + 1);
+    // A merge that a crash interrupted continues into the run that it had begun, unless several threads left
+    // gaps there: a table may reach across a gap's end.
     let start = inputs.iter().filter_map(|run| run.slices.first()).map(|slice| &slice.range.start).min();
-    // A merge that a crash interrupted continues into the run that it had begun.
     let begun = version.level(next).next().filter(|run| {
         let end = run.slices.last().map(|slice| &slice.range.end);
         matches!((start, end), (Some(start), Some(end)) if end <= start)
@@ -213,7 +214,7 @@ impl MergeJob {
         target: MergeTarget,
         urgency: MergeUrgency,
     ) -> MergeJob {
-        MergeJob { inputs, range, target, rewrite: HashSet::new(), thorough: false, urgency }
+        MergeJob { inputs, ranges: vec![range], target, rewrite: HashSet::new(), thorough: false, urgency }
     }
 }
 

@@ -179,7 +179,7 @@ impl MergeWorker {
         let Some((request, job)) = &mut self.request else {
             return Ok(false);
         };
-        match admission::in_reserve(&engine, || merge::merge_step(&engine, job)) {
+        match merge::step_in_reserve(&engine, job) {
             Ok(true) => {}
             Ok(false) => {
                 while admission::in_reserve(&engine, || sweep::sweep(&engine))? {}
@@ -227,7 +227,7 @@ impl MergeWorker {
         let Some(job) = self.jobs.last_mut() else {
             return Ok(false);
         };
-        let more = admission::in_reserve(&self.engine, || merge::merge_step(&self.engine, job));
+        let more = merge::step_in_reserve(&self.engine, job);
         if !matches!(more, Ok(true)) {
             self.jobs.pop();
         }
@@ -378,6 +378,8 @@ pub(crate) fn compact_now(engine: &Engine, range: KeyRange) -> Result<(), Error>
     durable.map(drop).map_err(|error| engine.poison.failed_write(error))
 }
 
+#[cfg(test)]
+mod parallel;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -28,6 +28,28 @@ fn merge(recorder: &mut Recorder) {
     recorder.compact();
 }
 
+/// Tables of a few entries and memory for four threads.
+fn small_tables() -> Options {
+    Options { memory_bytes: 64 << 20, table_bytes: 512, merge_threads: 4, ..options(None) }
+}
+
+/// Two runs of many small tables, with dropped versions and deletes in every range of keys.
+fn wide_merge(recorder: &mut Recorder) {
+    let key = |i: u8| [b'x', i];
+    for i in 0..8 {
+        recorder.put(&key(i), value(u64::from(i), 400), Durability::Deferred);
+    }
+    recorder.flush();
+    for i in 0..8 {
+        match i % 4 {
+            0 => recorder.delete(&key(i), Durability::Deferred),
+            _ => recorder.put(&key(i), value(100 + u64::from(i), 450), Durability::Deferred),
+        }
+    }
+    recorder.flush();
+    recorder.compact();
+}
+
 /// Purges a group with values of all kinds; its neighbour stays.
 fn purge(recorder: &mut Recorder) {
     for (key, len) in [(b"x1", 20), (b"x2", 700), (b"x3", 3500), (b"y1", 3500)] {
@@ -46,11 +68,15 @@ fn values(recorder: &mut Recorder) {
     recorder.put(b"x3", value(3, 70_000), Durability::Device);
 }
 
-#[expect(clippy::print_stdout, reason = "how much a run on demand covers")]
 fn judged(kind: Kind, seeds: std::ops::Range<u64>) -> u64 {
+    judged_with(&options(None), kind, seeds)
+}
+
+#[expect(clippy::print_stdout, reason = "how much a run on demand covers")]
+fn judged_with(options: &Options, kind: Kind, seeds: std::ops::Range<u64>) -> u64 {
     let mut all = 0;
     for seed in seeds {
-        let mut recorder = Recorder::new(seed, None);
+        let mut recorder = Recorder::with_options(seed, options.clone());
         kind(&mut recorder);
         let (wrong, judged) = recorder.judge_all(seed, states_per_step());
         assert!(wrong.is_empty(), "seed {seed}: {}", wrong.join("\n"));
@@ -80,6 +106,12 @@ fn a_crash_in_a_flush_loses_nothing_and_leaves_nothing() {
 #[test]
 fn a_crash_in_a_merge_loses_nothing_and_leaves_nothing() {
     let states = judged(merge, 0..1);
+    assert!(states > 300, "only {states} states");
+}
+
+#[test]
+fn a_crash_in_a_merge_on_four_threads_loses_nothing_and_leaves_nothing() {
+    let states = judged_with(&small_tables(), wide_merge, 0..1);
     assert!(states > 300, "only {states} states");
 }
 

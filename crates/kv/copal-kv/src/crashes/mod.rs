@@ -77,6 +77,10 @@ struct Recorder {
 
 impl Recorder {
     fn new(seed: u64, flaw: Option<Flaw>) -> Recorder {
+        Recorder::with_options(seed, options(flaw))
+    }
+
+    fn with_options(seed: u64, recorded: Options) -> Recorder {
         let fault = |record| FaultOptions {
             seed,
             order: CompletionOrder::Shuffled,
@@ -95,7 +99,7 @@ impl Recorder {
         drop(store);
         let device = FaultDevice::with_options(device.image(), fault(true));
         let dynamic: Arc<dyn Device> = device.clone();
-        let store = Store::open(objects(&dynamic), options(flaw)).unwrap();
+        let store = Store::open(objects(&dynamic), recorded).unwrap();
         Recorder {
             device,
             space: keyspace(&store).unwrap(),

@@ -15,7 +15,7 @@ use crate::{
         contents::{CacheContents, CacheKey, CacheName, CachedPage},
         elastic::ElasticFilters,
     },
-    session::options::FilterOptions,
+    session::{limits::default_merge_threads, options::FilterOptions},
 };
 use std::sync::{
     Arc,
@@ -125,7 +125,7 @@ impl MemoryBudget {
     /// Each store chooses the kind of its new filters itself.
     #[must_use]
     pub fn with_filters(total_bytes: u64, filters: FilterOptions) -> MemoryBudget {
-        MemoryBudget::with_plan(BudgetPlan::of(total_bytes), filters)
+        MemoryBudget::with_plan(BudgetPlan::of(total_bytes, default_merge_threads() as u64), filters)
     }
 
     pub(crate) fn with_plan(plan: BudgetPlan, filters: FilterOptions) -> MemoryBudget {

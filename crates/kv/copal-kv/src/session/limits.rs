@@ -12,3 +12,9 @@ pub(crate) const TIERS: u8 = 3;
 pub(crate) const MAX_HEAD: usize = 4096;
 /// Longest time for which a `Deferred` write stays unlogged, and the first pause after a failure.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
+
+/// Threads that one merge may use: half of the processors, since flushes and callers need the others.
+pub(crate) fn default_merge_threads() -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    (processors / 2).max(1)
+}

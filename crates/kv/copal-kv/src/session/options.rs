@@ -41,6 +41,9 @@ pub struct Options {
     /// more written bytes. Such a merge begins once writes have stopped and as many look-ups searched these
     /// runs as the merge moves blocks. An iterator counts once per run.
     pub merge_for_reads: bool,
+    /// Threads that one merge may use, each on a key range of its own. 0: half of the processors. The memory
+    /// for merges limits them too: two at 32 MiB, four at 64 MiB with the default sizes.
+    pub merge_threads: u32,
     /// Run flusher, worker, scrubs and filter adjustment on threads of their own.
     ///
     /// Without threads, for simulators, the work is done inside the calls. On a device without threads, one
@@ -116,6 +119,7 @@ impl Default for Options {
             table_bytes: 32 << 20,
             bottom_share: 10,
             merge_for_reads: true,
+            merge_threads: 0,
             threads: true,
             filters: FilterOptions::default(),
             #[cfg(test)]

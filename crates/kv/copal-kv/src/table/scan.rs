@@ -12,7 +12,7 @@ impl ReadSizes {
 
     /// Least size of a window that is read while another is used: a smaller one costs more by its read than it
     /// saves by coming early.
-    fn least_window(self) -> u64 {
+    pub(crate) fn least_window(self) -> u64 {
         self.ahead / 4
     }
 

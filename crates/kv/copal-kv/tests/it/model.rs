@@ -60,6 +60,9 @@ impl Run {
             table_bytes: [8 << 10, 64 << 10, 1 << 20][random.below(3) as usize],
             filters: any_filters(&mut random),
             bottom_share: [0, 10][random.below(2) as usize],
+            // Memory for several threads to merge.
+            memory_bytes: [4, 64][random.below(2) as usize] * MIB,
+            merge_threads: 1 + random.below(4) as u32,
             ..small()
         };
         let fixture = Fixture::new(96 * MIB, options.clone());

@@ -25,11 +25,14 @@ pub(super) fn worker() -> MergeWorker {
 }
 
 pub(super) fn worker_with_share(bottom_share: u32) -> MergeWorker {
+    worker_with(Options { memory_bytes: 4 << 20, bottom_share, table_bytes: 1 << 20, ..Options::default() })
+}
+
+pub(super) fn worker_with(options: Options) -> MergeWorker {
     const SIZE: u64 = 128 << 20;
     let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(SIZE), SIZE);
     copal_object::Store::mkfs(&device, &MkfsOptions::default()).unwrap();
     let (objects, _) = copal_object::Store::open(device, &OpenOptions::default()).unwrap();
-    let options = Options { memory_bytes: 4 << 20, bottom_share, table_bytes: 1 << 20, ..Options::default() };
     MergeWorker::new(recovery::open(objects, options, None).unwrap())
 }
 
@@ -350,7 +353,7 @@ fn a_flush_during_a_merge_for_readers_has_a_run_of_its_own() {
     worker.look_up(1 << 14);
     let mut job = worker.tidying_job().expect("look-ups paid for it");
     worker.flushed_memtable(7);
-    while merge::merge_step(&worker.engine, &mut job).unwrap() {}
+    while merge::step_in_reserve(&worker.engine, &mut job).unwrap() {}
     assert_eq!(worker.runs(0), 2, "what was merged, and the flush above it");
     worker.check(7);
 }

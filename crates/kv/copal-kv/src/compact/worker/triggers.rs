@@ -21,14 +21,14 @@ use bytes::Bytes;
 use copal_object::{Ack, CreateOptions, Op, Txn};
 
 impl MergeWorker {
-    fn flush(&mut self) {
+    pub(super) fn flush(&mut self) {
         let engine = self.engine.clone();
         admission::rotate(&engine, &mut engine.writes.writer.lock()).unwrap();
         assert!(flusher::flush_all(&engine).unwrap());
     }
 
     /// Commits one operation for each number and flushes them.
-    fn flush_all_of(&mut self, numbers: impl Iterator<Item = u64>, op: impl Fn(u64) -> WriteOp) {
+    pub(super) fn flush_all_of(&mut self, numbers: impl Iterator<Item = u64>, op: impl Fn(u64) -> WriteOp) {
         for i in numbers {
             let write = WriteRequest::new(vec![op(i)], Durability::Process);
             leader::commit(&self.engine, write).unwrap();
@@ -36,7 +36,7 @@ impl MergeWorker {
         self.flush();
     }
 
-    fn entries(&self) -> u64 {
+    pub(super) fn entries(&self) -> u64 {
         let version = self.engine.super_version().version.clone();
         let slices = version.runs.iter().flat_map(|run| &run.slices);
         slices.map(|slice| slice.table.meta.entries).sum()
@@ -52,7 +52,7 @@ impl MergeWorker {
     }
 
     /// Scans all keys from one end, and checks that there are `keys`.
-    fn walk_all(&self, backward: bool, keys: u64) {
+    pub(super) fn walk_all(&self, backward: bool, keys: u64) {
         let (view, seq) = self.engine.super_version_now();
         let range = KeyspaceId(1).range();
         let mut walk =
@@ -75,7 +75,7 @@ impl MergeWorker {
         let version = worker.engine.super_version().version.clone();
         let mut job = to_bottom(&version, KeyRange::all(), HashSet::new());
         drop(version);
-        while merge::merge_step(&worker.engine, &mut job).unwrap() {}
+        while merge::step_in_reserve(&worker.engine, &mut job).unwrap() {}
         assert_eq!((worker.all_runs(), worker.entries()), (1, keys));
         worker
     }
@@ -311,7 +311,7 @@ fn a_store_under_pressure_rewrites_value_objects_of_which_less_is_dead() {
     let version = worker.engine.super_version().version.clone();
     let mut job = to_bottom(&version, KeyRange::all(), HashSet::new());
     drop(version);
-    while merge::merge_step(&worker.engine, &mut job).unwrap() {}
+    while merge::step_in_reserve(&worker.engine, &mut job).unwrap() {}
     let settle = |worker: &mut MergeWorker| {
         worker.swept = None;
         while worker.step().unwrap() {}

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | memtables | 2 x min(16 MiB, T/8) |
 //! | log buffers | min(4 MiB, T/16) |
-//! | merges: read-ahead, output, values in flight | min(8 MiB, T/8) |
+//! | merges: read-ahead, output, values in flight | min(8 MiB, T/8); with N merge threads up to N times 2 MiB, while that is at most T/16 |
 //! | writes that the object store accepted and the device has not completed | min(16 MiB, T/16) |
 //! | reads in progress | min(2 MiB, T/32) |
 //! | the rest: filters (a quarter at most), index pages, rows, blocks, scans (an eighth at most), tables | |
@@ -16,6 +16,8 @@ pub(crate) const LEAST_TOTAL: u64 = 4 << 20;
 const MEMTABLE: u64 = 16 << 20;
 const LOG: u64 = 4 << 20;
 const MERGES: u64 = 8 << 20;
+/// For each thread that merges.
+const MERGES_PER_THREAD: u64 = 2 << 20;
 const WRITES: u64 = 16 << 20;
 const READS: u64 = 2 << 20;
 /// Share of the unreserved bytes that filters may take, as a divisor.
@@ -41,13 +43,14 @@ pub(crate) struct BudgetPlan {
 }
 
 impl BudgetPlan {
-    pub(crate) fn of(total: u64) -> BudgetPlan {
+    /// The division for a machine on which `merge_threads` threads may merge.
+    pub(crate) fn of(total: u64, merge_threads: u64) -> BudgetPlan {
         let total = total.max(LEAST_TOTAL);
         BudgetPlan {
             total,
             memtable: (total / 8).min(MEMTABLE),
             log: (total / 16).min(LOG),
-            merges: (total / 8).min(MERGES),
+            merges: (total / 8).min(MERGES).max((total / 16).min(MERGES_PER_THREAD * merge_threads)),
             writes: (total / 16).min(WRITES),
             reads: (total / 32).min(READS),
             scans: total / SCAN_SHARE,
@@ -134,7 +137,7 @@ mod tests {
     #[test]
     fn fixed_parts_leave_most_of_any_total_to_the_elastic_ones() {
         for total in [0, 1 << 20, 4 << 20, 32 << 20, 512 << 20, 1 << 40] {
-            let plan = BudgetPlan::of(total);
+            let plan = BudgetPlan::of(total, 64);
             let fixed: u64 = MemoryClass::ALL.iter().map(|class| plan.reserve(*class)).sum();
             assert!(plan.total >= total.max(4 << 20));
             assert!(fixed <= plan.total / 16 * 9, "{fixed} of {}", plan.total);
@@ -143,7 +146,10 @@ mod tests {
             assert!(plan.cache_capacity(fixed) + fixed + plan.grain() > plan.total);
             assert_eq!(plan.cache_capacity(plan.total + 1), 0);
         }
-        let large = BudgetPlan::of(1 << 30);
+        let large = BudgetPlan::of(1 << 30, 1);
         assert_eq!((large.memtable, large.log, large.merges), (16 << 20, 4 << 20, 8 << 20));
+        let merges = |total, threads| BudgetPlan::of(total, threads).merges;
+        assert_eq!((merges(1 << 30, 8), merges(1 << 30, 64)), (16 << 20, 64 << 20));
+        assert_eq!((merges(128 << 20, 8), merges(32 << 20, 8)), (8 << 20, 4 << 20));
     }
 }
