@@ -79,7 +79,7 @@ impl Engine {
 
     /// The current view, and the newest sequence at which it may be read.
     pub(crate) fn super_version_now(&self) -> (Guard<Arc<SuperVersion>>, u64) {
-        self.view.now(&self.snapshots)
+        self.view.now(|| self.snapshots.visible())
     }
 
     /// Replaces the view by one derived from it.

@@ -3,7 +3,7 @@
 //! Invariant: a reader's memtables hold everything up to its sequence. So the view that a reader takes was the current
 //! one when it took its sequence: a write enters a memtable of the current view before its sequence becomes visible.
 
-use super::{snapshots::SnapshotList, version::SuperVersion};
+use super::version::SuperVersion;
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -24,11 +24,11 @@ impl CurrentView {
         self.view.load()
     }
 
-    /// The view, and the newest sequence at which it may be read.
-    pub(crate) fn now(&self, snapshots: &SnapshotList) -> (Guard<Arc<SuperVersion>>, u64) {
+    /// The view, and the newest sequence at which it may be read; `visible` gives the newest one of the store.
+    pub(crate) fn now(&self, visible: impl Fn() -> u64) -> (Guard<Arc<SuperVersion>>, u64) {
         loop {
             let view = self.view.load();
-            let seq = snapshots.visible();
+            let seq = visible();
             // No view becomes the current one twice, and this one cannot be freed and replaced by another in its place.
             if Arc::ptr_eq(&view, &self.view.load()) {
                 return (view, seq);
