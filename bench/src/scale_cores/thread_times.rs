@@ -53,7 +53,7 @@ pub(super) fn run(command: &mut Command) -> Result<StagedRun> {
 
 /// Whether a stage is a pool, which has more threads on more cores.
 pub(super) fn is_pool(stage: &str) -> bool {
-    stage.starts_with("decode") || matches!(stage, "backup-N" | "copal-io-N")
+    stage.starts_with("decode") || matches!(stage, "backup-N" | "compute" | "copal-io-N")
 }
 
 /// Updates stage and time of each thread.
@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(stage_of("backup-12"), "backup-N");
         assert_eq!(stage_of("copal-io-0"), "copal-io-N");
         assert_eq!(stage_of("pack"), "pack");
-        assert!(is_pool("backup-N") && is_pool("decode") && !is_pool("main"));
+        assert!(is_pool("backup-N") && is_pool("decode") && is_pool("compute") && !is_pool("main"));
     }
 
     #[test]
