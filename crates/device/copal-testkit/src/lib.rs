@@ -6,6 +6,7 @@
 //! - [`GatedDevice`]: a device that delays commands.
 //! - [`FailingReads`]: a device with reads that fail.
 //! - [`MariaDb`]: a private database server.
+//! - [`ObjectServer`]: a private server of S3 with faults.
 //! - [`MemoryCap`]: a limit of the kernel on the memory of a process.
 //!
 //! Not here: random numbers in product code (fault devices, conformance suites, load generators, filter
@@ -13,12 +14,12 @@
 
 mod decoders;
 mod device;
-mod mariadb;
 mod memory_cap;
 mod random;
+mod servers;
 
 pub use decoders::{Decoder, decoders_survive};
 pub use device::{FailingReads, GateOpener, GateState, GatedDevice};
-pub use mariadb::{MariaDb, MariaDbAt};
 pub use memory_cap::MemoryCap;
 pub use random::{Random, scattered};
+pub use servers::{KeyRights, LoggedRequest, MariaDb, MariaDbAt, NetworkFault, ObjectServer, RequestFacts};

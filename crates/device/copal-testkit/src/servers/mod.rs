@@ -1,0 +1,7 @@
+//! Servers that a test starts on loopback and that end with it.
+
+mod mariadb;
+mod object_server;
+
+pub use mariadb::{MariaDb, MariaDbAt};
+pub use object_server::{KeyRights, LoggedRequest, NetworkFault, ObjectServer, RequestFacts};
