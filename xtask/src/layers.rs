@@ -34,6 +34,7 @@ const LAYERS: [(&str, &[&str]); 6] = [
         "volumes",
         &[
             "copal-volume",
+            "copal-remote",
             "copal-proto",
             "copal-data",
             "copal-node",
@@ -59,7 +60,7 @@ const LAYERS: [(&str, &[&str]); 6] = [
 /// Crates that every layer may use; their folder is that of the lowest layer.
 const BELOW_ALL: [&str; 2] = ["copal-codec", TESTKIT];
 /// Allowed dependencies past the layer below: crate, dependency, reason.
-const SKIPS: [(&str, &str, &str); 14] = [
+const SKIPS: [(&str, &str, &str); 15] = [
     ("copal-kv", "copal-device", "classes of reads, completions, page buffers"),
     ("copal-data", "copal-object", "opens objects and engine together; ids and classes of reads"),
     ("copal-node", "copal-device", "opens the file or device of a store"),
@@ -70,6 +71,7 @@ const SKIPS: [(&str, &str, &str); 14] = [
     ("copal", "copal-volume", "options and errors of the store it opens"),
     ("copal", "copal-node", "finds, makes, opens and closes stores"),
     ("copal", "copal-client", "talks to a cluster"),
+    ("copal", "copal-remote", "opens and probes an object store"),
     ("copal", "copal-master", "opens the database of a master"),
     ("copal", "copal-server", "runs masters and data servers"),
     ("copal", "copal-data", "checks the store of volumes, copies readable data"),

@@ -5,6 +5,7 @@
 
 use crate::error::VolumeError;
 use crate::ids::{FileId, VolumeId};
+use crate::limits::MAX_FILE_NAME_BYTES;
 use bytes::Bytes;
 use std::ops::{ControlFlow, Range};
 
@@ -103,6 +104,33 @@ pub struct VolumeStats {
     pub bytes: u64,
 }
 
+/// Capabilities of a store. One that can do less than the default says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreLimits {
+    /// Longest name of a file, in bytes.
+    pub file_name_bytes: usize,
+    /// Longest file that is created in one step; callers that choose their sizes stay below it. `None`: no such size.
+    pub whole_file_bytes: Option<u64>,
+    /// Volumes can be renamed.
+    pub renames: bool,
+    /// Volumes can have quotas.
+    pub quotas: bool,
+    /// An empty volume is removed with [`RemoveMode::IfEmpty`]. Otherwise the answer is always `NotEmpty`.
+    pub removes_empty: bool,
+}
+
+impl Default for StoreLimits {
+    fn default() -> StoreLimits {
+        StoreLimits {
+            file_name_bytes: MAX_FILE_NAME_BYTES,
+            whole_file_bytes: None,
+            renames: true,
+            quotas: true,
+            removes_empty: true,
+        }
+    }
+}
+
 /// Streams one file; visible at `commit`, abandoned on drop.
 pub trait FileWriter: Send {
     /// Adds bytes at the end. May block on the device; holds at most one 4 MiB piece in memory.
@@ -137,6 +165,11 @@ pub trait VolumeStore: Send + Sync {
     /// time, when a server that was down returns.
     fn is_replicated(&self) -> bool {
         false
+    }
+
+    /// Capabilities of this store.
+    fn limits(&self) -> StoreLimits {
+        StoreLimits::default()
     }
 
     /// Creates an empty volume below `parent` (`""`: the root); durable on return.

@@ -3,7 +3,7 @@
 use super::{body, volume};
 use crate::error::VolumeError;
 use crate::ids::{FileId, VolumeId};
-use crate::limits::{MAX_FILE_NAME_BYTES, MAX_METADATA_BYTES};
+use crate::limits::MAX_METADATA_BYTES;
 use crate::store::{Consistency, PutOptions, ReadOptions, SettleChoice, SettleOutcome, VolumeStore};
 use bytes::Bytes;
 
@@ -11,7 +11,7 @@ const WHOLE: std::ops::Range<u64> = 0..u64::MAX;
 
 pub(super) fn round_trip(store: &dyn VolumeStore) {
     let vid = volume(store, "v");
-    let long_name = vec![0xFF; MAX_FILE_NAME_BYTES];
+    let long_name = vec![0xFF; store.limits().file_name_bytes];
     let cases: [(&[u8], usize, usize); 7] = [
         (b"empty", 0, 0),
         (b"one", 1, 0),
@@ -139,7 +139,7 @@ pub(super) fn creation_times(store: &dyn VolumeStore) {
 pub(super) fn refusals(store: &dyn VolumeStore) {
     let vid = volume(store, "v");
     let options = PutOptions::default();
-    let too_long = vec![b'x'; MAX_FILE_NAME_BYTES + 1];
+    let too_long = vec![b'x'; store.limits().file_name_bytes + 1];
     for name in [&b""[..], &too_long] {
         let bad = |r: Result<(), VolumeError>| {
             assert!(matches!(r, Err(VolumeError::InvalidName { .. })), "{r:?}");

@@ -138,10 +138,8 @@ impl History<'_> {
     fn create_volume(&mut self) {
         let path = self.path();
         let (parent, name) = path.rsplit_once('/').unwrap_or(("", &path));
-        let options = VolumeOptions {
-            quota_bytes: self.random.one_in(3).then_some(80_000),
-            ..VolumeOptions::default()
-        };
+        let has_quota = self.random.one_in(3) && self.subject.store().limits().quotas;
+        let options = VolumeOptions { quota_bytes: has_quota.then_some(80_000), ..VolumeOptions::default() };
         let real = self.subject.store().create_volume(parent, name, &options);
         let twin = self.twin.create_volume(parent, name, &options);
         assert_eq!(kind(&real), kind(&twin), "create_volume {path}");
@@ -152,13 +150,17 @@ impl History<'_> {
 
     fn remove_volume(&mut self) {
         let (real, twin) = self.volume();
-        let how = if self.random.one_in(2) { RemoveMode::IfEmpty } else { RemoveMode::WithFiles };
+        let if_empty = self.random.one_in(2) && self.subject.store().limits().removes_empty;
+        let how = if if_empty { RemoveMode::IfEmpty } else { RemoveMode::WithFiles };
         let answers = (self.subject.store().remove_volume(real, how), self.twin.remove_volume(twin, how));
         assert_eq!(answers.0, answers.1, "remove_volume {how:?}");
     }
 
     fn rename_volume(&mut self) {
         let (from, to) = (self.path(), self.path());
+        if !self.subject.store().limits().renames {
+            return;
+        }
         let real = self.subject.store().rename_volume(&from, &to);
         let twin = self.twin.rename_volume(&from, &to);
         assert_eq!(kind(&real), kind(&twin), "rename {from} to {to}");

@@ -49,6 +49,12 @@ pub(super) fn rename(store: &dyn VolumeStore) {
     let a = child(store, "", "a").expect("a");
     let b = child(store, "a", "b").expect("a/b");
     let c = child(store, "a/b", "c").expect("a/b/c");
+    if !store.limits().renames {
+        let refused = store.rename_volume("a/b", "a/moved");
+        assert!(matches!(refused, Err(VolumeError::Denied { .. })), "{refused:?}");
+        assert_eq!((store.open_volume("a/b"), store.open_volume("a/b/c")), (Ok(b), Ok(c)));
+        return;
+    }
     let other = child(store, "", "other").expect("other");
     store.put(b, b"f", body(1, 6000), &PutOptions::default()).expect("put");
     store.rename_volume("a/b", "other/moved").expect("rename");
@@ -104,12 +110,24 @@ pub(super) fn remove(store: &dyn VolumeStore) {
     let again = child(store, "a", "b").expect("the name is free");
     assert_ne!(again, b, "a volume id was used twice");
     assert_eq!(store.list(again, b"", None, 9, &ReadOptions::STRICT).expect("list"), []);
-    store.remove_volume(again, RemoveMode::IfEmpty).expect("empty now");
-    store.remove_volume(a, RemoveMode::IfEmpty).expect("empty now");
+    if !store.limits().removes_empty {
+        let refused = store.remove_volume(again, RemoveMode::IfEmpty);
+        assert_eq!(refused, Err(VolumeError::NotEmpty), "emptiness that the store cannot hold");
+    }
+    store.remove_volume(again, remove_empty(store)).expect("empty now");
+    store.remove_volume(a, remove_empty(store)).expect("empty now");
     let top = store.list_volumes("", None, 9).expect("list");
     assert_eq!(top, [("keep".to_owned(), keep)]);
     let kept = store.get(keep, b"f", 0..u64::MAX, &ReadOptions::default());
     assert_eq!(kept.expect("a neighbour stays"), body(9, 5000));
+}
+
+/// The way to remove an empty volume.
+pub(super) fn remove_empty(store: &dyn VolumeStore) -> RemoveMode {
+    match store.limits().removes_empty {
+        true => RemoveMode::IfEmpty,
+        false => RemoveMode::WithFiles,
+    }
 }
 
 pub(super) fn ids(store: &dyn VolumeStore) {
@@ -117,6 +135,6 @@ pub(super) fn ids(store: &dyn VolumeStore) {
     for _ in 0..20 {
         let vid = volume(store, "again");
         assert!(vid != VolumeId::ROOT && seen.insert(vid), "a volume id was used twice");
-        store.remove_volume(vid, RemoveMode::IfEmpty).expect("remove");
+        store.remove_volume(vid, remove_empty(store)).expect("remove");
     }
 }

@@ -44,14 +44,14 @@ fn settling_locks_the_writer_before_the_step_as_a_put_into_a_full_store_does() {
 fn a_reader_takes_no_sequence_that_its_view_does_not_hold() {
     let store = store();
     let engine = store.engine();
-    let space = store.keyspace("a", crate::KeyspaceOptions::default()).unwrap();
+    let space = store.keyspace("a", KeyspaceOptions::default()).unwrap();
     let has_changed = std::cell::Cell::new(false);
     let (view, seq) = engine.view.now(|| {
         // Between the look at the view and the look at the sequence, once.
         if !has_changed.replace(true) {
-            space.put(b"k", b"1", crate::Durability::Process).unwrap();
+            space.put(b"k", b"1", Durability::Process).unwrap();
             admission::rotate(engine, &mut engine.writes.writer.lock()).unwrap();
-            space.put(b"k", b"2", crate::Durability::Process).unwrap();
+            space.put(b"k", b"2", Durability::Process).unwrap();
         }
         engine.snapshots.visible()
     });

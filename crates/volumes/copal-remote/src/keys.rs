@@ -1,0 +1,115 @@
+//! Keys of objects: names of volumes and files in hexadecimal, so that the order of keys is the order of names.
+//!
+//! | key | object |
+//! |---|---|
+//! | `n/PATH` | volume record: the id of the volume at that path; components in hex, joined by `/` |
+//! | `f/VID/NAME` | file of a volume, both in hex |
+//! | `p/RANDOM/...` | objects of a probe, which removes them |
+
+use copal_volume::{VolumeError, VolumeId};
+
+/// Longest name of a file, in bytes: a key has at most 1,024 bytes, the prefix of the repository included.
+pub(crate) const MAX_NAME_BYTES: usize = 400;
+/// Longest path of a volume, in bytes.
+const MAX_PATH_BYTES: usize = 400;
+
+/// Prefix of all volume records.
+pub(crate) const VOLUMES: &str = "n/";
+/// Prefix of all files.
+pub(crate) const FILES: &str = "f/";
+/// Prefix of the objects of probes.
+pub(crate) const PROBES: &str = "p/";
+
+/// Lower-case hex of `bytes`.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut text = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
+        text.push(char::from(DIGITS[usize::from(byte & 15)]));
+    }
+    text
+}
+
+/// The bytes of a text that [`hex`] made; `None` for any other text.
+pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    };
+    let bytes = text.as_bytes();
+    if !bytes.len().is_multiple_of(2) {
+        return None;
+    }
+    bytes.chunks_exact(2).map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
+}
+
+/// Key of the record of the volume at a path of checked components.
+/// # Errors
+/// `InvalidName`: too long for a key.
+pub(crate) fn volume_key(path: &[&str]) -> Result<String, VolumeError> {
+    let bytes: usize = path.iter().map(|component| component.len() + 1).sum();
+    if bytes > MAX_PATH_BYTES {
+        return Err(VolumeError::InvalidName {
+            reason: format!("the path of a volume has {bytes} bytes, an object store takes {MAX_PATH_BYTES}"),
+        });
+    }
+    let parts: Vec<String> = path.iter().map(|component| hex(component.as_bytes())).collect();
+    Ok(format!("{VOLUMES}{}", parts.join("/")))
+}
+
+/// Prefix of the records of all volumes below a path, at any depth.
+/// # Errors
+/// As [`volume_key`].
+pub(crate) fn children_prefix(path: &[&str]) -> Result<String, VolumeError> {
+    Ok(if path.is_empty() { VOLUMES.to_owned() } else { format!("{}/", volume_key(path)?) })
+}
+
+/// Prefix of the files of a volume.
+pub(crate) fn files_prefix(vid: VolumeId) -> String {
+    format!("{FILES}{:016x}/", vid.0)
+}
+
+/// Key of a file.
+/// # Errors
+/// `InvalidName`: too long for a key.
+pub(crate) fn file_key(vid: VolumeId, name: &[u8]) -> Result<String, VolumeError> {
+    copal_volume::check_file_name(name)?;
+    if name.len() > MAX_NAME_BYTES {
+        return Err(VolumeError::InvalidName {
+            reason: format!("a file name has {} bytes, an object store takes {MAX_NAME_BYTES}", name.len()),
+        });
+    }
+    Ok(format!("{}{}", files_prefix(vid), hex(name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_ordered_as_the_names_are() {
+        let names: [&[u8]; 7] = [b"\0", b"\0a", b"-", b"a", b"a/b", b"a\xff", b"\xff"];
+        let keys = names.map(|name| file_key(VolumeId(7), name).unwrap());
+        assert!(keys.is_sorted(), "{keys:?}");
+        assert_eq!(keys[3], "f/0000000000000007/61");
+        for (name, key) in names.iter().zip(&keys) {
+            assert_eq!(unhex(&key["f/0000000000000007/".len()..]).as_deref(), Some(*name));
+        }
+        for text in ["6", "6G", "AB", "é1"] {
+            assert_eq!(unhex(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn paths_of_volumes_keep_their_components_apart() {
+        assert_eq!(volume_key(&["a", "b"]).unwrap(), "n/61/62");
+        assert_eq!(children_prefix(&[]).unwrap(), "n/");
+        assert_eq!(children_prefix(&["a"]).unwrap(), "n/61/");
+        let long = "x".repeat(255);
+        assert!(volume_key(&[&long, &long]).is_err());
+        assert!(file_key(VolumeId(1), &[1; 401]).is_err());
+        assert!(file_key(VolumeId(1), b"").is_err());
+    }
+}

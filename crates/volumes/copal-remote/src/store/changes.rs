@@ -1,0 +1,204 @@
+//! Creates of files, the end of those without a known outcome, and deletes.
+//!
+//! Invariant: a create is answered by an object: by its own, with its file id, or by another one under the same key.
+
+use super::{RemoteState, corrupt, of_service};
+use crate::{
+    format::{ObjectHead, ObjectKind, file_object, tombstone_object},
+    keys,
+    service::{ObjectService, ServiceError},
+};
+use bytes::Bytes;
+use copal_codec::crc32c;
+use copal_volume::{FileId, FileInfo, MAX_FILE_BYTES, PutOptions, SettleOutcome, VolumeError, VolumeId};
+
+/// Longest object whose bytes are kept while its create is unknown.
+const KEPT_BYTES: usize = 64 << 10;
+/// Most creates without a known outcome that are kept with their bytes.
+const MOST_KEPT: usize = 256;
+/// Tries to delete a file that other hosts replace meanwhile.
+const REPLACED_TRIES: usize = 8;
+/// First read that holds any head.
+const HEAD_BYTES: u64 = 2048;
+
+/// A create without a known outcome.
+#[derive(Clone, Debug)]
+pub(super) struct PendingCreate {
+    pub(super) key: String,
+    /// The object, if it is short: sent until it is answered, so that a log gets no hole.
+    pub(super) object: Option<Bytes>,
+}
+
+/// Outcome of a create.
+enum CreateOutcome {
+    Won,
+    /// Another object has the key.
+    Lost(FileId),
+}
+
+impl RemoteState {
+    /// Key of a file of an existing volume.
+    /// # Errors
+    /// `VolumeGone`, `InvalidName`.
+    pub(super) fn key_of(&self, vid: VolumeId, name: &[u8]) -> Result<String, VolumeError> {
+        let key = keys::file_key(vid, name)?;
+        self.volumes.check_volume(vid)?;
+        Ok(key)
+    }
+
+    /// Creates a file whose body is in memory.
+    pub(super) fn put(
+        &self,
+        key: String,
+        body: Bytes,
+        options: &PutOptions,
+    ) -> Result<FileInfo, VolumeError> {
+        let size = body.len() as u64;
+        if size > MAX_FILE_BYTES {
+            return Err(VolumeError::TooLarge { what: "the file", bytes: size, limit: MAX_FILE_BYTES });
+        }
+        let info = FileInfo {
+            fid: self.draw_file(),
+            size,
+            crc32c: crc32c(0, &body),
+            created_ms: self.objects.stamp_ms(),
+            metadata: options.metadata.clone(),
+        };
+        let object = Bytes::from(file_object(&key, &info, &body));
+        drop(body);
+        self.create(key, info, object)
+    }
+
+    fn create(&self, key: String, info: FileInfo, object: Bytes) -> Result<FileInfo, VolumeError> {
+        match self.try_create(&key, info.fid, &object) {
+            Ok(CreateOutcome::Won) => Ok(info),
+            Ok(CreateOutcome::Lost(fid)) => Err(VolumeError::Exists { fid }),
+            Err(error) => {
+                if error.is_unknown() {
+                    self.keep_pending(info.fid, key, Some(object));
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Remembers a create whose outcome `settle` decides.
+    pub(super) fn keep_pending(&self, fid: FileId, key: String, object: Option<Bytes>) {
+        let mut pending = self.pending.lock();
+        let has_room = pending.values().filter(|create| create.object.is_some()).count() < MOST_KEPT;
+        let object = object.filter(|object| has_room && object.len() <= KEPT_BYTES);
+        pending.insert(fid, PendingCreate { key, object });
+    }
+
+    /// Sends a create until its outcome is known.
+    /// # Errors
+    /// `Unknown`: it may have taken effect; others: it has not.
+    fn try_create(&self, key: &str, fid: FileId, object: &Bytes) -> Result<CreateOutcome, VolumeError> {
+        let mut clock = self.requests.rules.start();
+        let mut may_be_there = false;
+        loop {
+            let error = match self.requests.service.create(key, object.clone()) {
+                Ok(_) => return Ok(CreateOutcome::Won),
+                Err(error) => error,
+            };
+            match error {
+                ServiceError::Taken => match self.holder(key) {
+                    Ok(Some(holder)) if holder == fid => return Ok(CreateOutcome::Won),
+                    Ok(Some(holder)) => return Ok(CreateOutcome::Lost(holder)),
+                    // It went meanwhile, so the key is free.
+                    Ok(None) => {}
+                    Err(_) if may_be_there => return Err(VolumeError::Unknown { fid }),
+                    Err(error) => return Err(error),
+                },
+                error => {
+                    may_be_there |= matches!(error, ServiceError::Unanswered { .. });
+                    let given_up = match error.may_pass() {
+                        true => clock.wait(error).err(),
+                        false => Some(error),
+                    };
+                    if let Some(error) = given_up {
+                        return Err(match may_be_there {
+                            true => VolumeError::Unknown { fid },
+                            false => of_service(&error),
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    /// File id of the object under a key, tombstone objects included; `None`: the key is free.
+    pub(super) fn holder(&self, key: &str) -> Result<Option<FileId>, VolumeError> {
+        Ok(self.current_head(key)?.map(|head| head.info.fid))
+    }
+
+    fn current_head(&self, key: &str) -> Result<Option<ObjectHead>, VolumeError> {
+        let front = match self.requests.rules.repeat(|| self.requests.service.front(key, HEAD_BYTES)) {
+            Err(ServiceError::NotFound) => return Ok(None),
+            front => front.map_err(|error| of_service(&error))?,
+        };
+        let head = ObjectHead::decode(key, &front.bytes).map_err(|why| corrupt(key, why))?;
+        head.map(Some).ok_or_else(|| corrupt(key, "its head is cut"))
+    }
+
+    /// See [`copal_volume::VolumeStore::settle`].
+    pub(super) fn settle(&self, vid: VolumeId, fid: FileId) -> Result<SettleOutcome, VolumeError> {
+        let pending = self.pending.lock().get(&fid).cloned();
+        let outcome = match pending {
+            Some(PendingCreate { key, object: Some(object) }) => match self.try_create(&key, fid, &object)? {
+                CreateOutcome::Won => SettleOutcome::Committed,
+                CreateOutcome::Lost(_) => SettleOutcome::Aborted,
+            },
+            Some(PendingCreate { key, object: None }) => self.settle_by_tombstone(&key, fid)?,
+            None => match self.find(vid, fid)? {
+                true => SettleOutcome::Committed,
+                false => SettleOutcome::Aborted,
+            },
+        };
+        self.pending.lock().remove(&fid);
+        Ok(outcome)
+    }
+
+    /// Takes the key of a create, unless the create has it: the first object under the key stands.
+    fn settle_by_tombstone(&self, key: &str, fid: FileId) -> Result<SettleOutcome, VolumeError> {
+        let tombstone = Bytes::from(tombstone_object(key, fid, self.objects.stamp_ms()));
+        loop {
+            let sent = self.requests.rules.repeat(|| self.requests.service.create(key, tombstone.clone()));
+            match sent {
+                Ok(_) => return Ok(SettleOutcome::Aborted),
+                Err(ServiceError::Taken) => {
+                    if let Some(head) = self.current_head(key)? {
+                        let is_there = head.kind == ObjectKind::File && head.info.fid == fid;
+                        return Ok(if is_there { SettleOutcome::Committed } else { SettleOutcome::Aborted });
+                    }
+                    // It went meanwhile, so the key is free.
+                }
+                Err(error) => return Err(of_service(&error)),
+            }
+        }
+    }
+
+    /// Deletes the file of that id under a key, if it is there.
+    /// # Errors
+    /// `Unknown`: the delete may take effect later.
+    pub(super) fn delete(&self, key: &str, fid: FileId) -> Result<(), VolumeError> {
+        for _ in 0..REPLACED_TRIES {
+            // Asked from the store: the object may be another than the one remembered.
+            let object = match self.objects.fetch(key, 0) {
+                Err(VolumeError::NotFound) => return Ok(()),
+                object => object?,
+            };
+            if object.info.fid != fid {
+                return Ok(());
+            }
+            self.objects.forget(key);
+            match self.requests.rules.repeat(|| self.requests.service.delete(key, Some(&object.tag))) {
+                Ok(()) | Err(ServiceError::NotFound) => return Ok(()),
+                Err(ServiceError::Taken) => {}
+                Err(ServiceError::Unanswered { .. }) => return Err(VolumeError::Unknown { fid }),
+                Err(error) => return Err(of_service(&error)),
+            }
+        }
+        Err(VolumeError::Unavailable { reason: format!("the object {key} is replaced again and again") })
+    }
+}

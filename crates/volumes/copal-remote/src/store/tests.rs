@@ -1,0 +1,358 @@
+//! The store over a server in this process that takes conditions, breaks answers and counts requests.
+
+use super::*;
+use crate::{
+    ProbeOutcome,
+    service::{ObjectService, ServiceError},
+};
+use copal_testkit::{NetworkFault, ObjectServer, RequestFacts};
+use copal_volume::conformance;
+use std::sync::atomic::Ordering::Relaxed;
+
+const BUCKET: &str = "b";
+
+struct TestServer {
+    server: ObjectServer,
+}
+
+impl TestServer {
+    fn start() -> TestServer {
+        let server = ObjectServer::start();
+        server.create_bucket(BUCKET);
+        TestServer { server }
+    }
+
+    fn store(&self, prefix: &str) -> RemoteStore {
+        self.store_with(prefix, Duration::from_secs(20))
+    }
+
+    fn store_with(&self, prefix: &str, retry_for: Duration) -> RemoteStore {
+        let text = format!("s3://{BUCKET}/{prefix}?endpoint={}&region=us-east-1", self.server.url());
+        let url = RemoteUrl::parse(&text).unwrap().unwrap();
+        let client = RemoteClient::with_keys(&url, "ak", "sk", Arc::new(|| false)).unwrap();
+        RemoteStore::on(client, url.connections as usize, retry_for, Arc::new(|| false)).unwrap()
+    }
+
+    /// Keys of the objects of files, without volume records.
+    fn files(&self) -> Vec<String> {
+        let keys = self.server.objects(BUCKET).into_iter().map(|(key, _)| key);
+        keys.filter(|key| key.contains("/f/")).collect()
+    }
+}
+
+fn volume(store: &RemoteStore) -> VolumeId {
+    store.create_volume("", "v", &VolumeOptions::default()).unwrap()
+}
+
+fn put(store: &RemoteStore, vid: VolumeId, name: &[u8], len: usize) -> Result<FileInfo, VolumeError> {
+    store.put(vid, name, Bytes::from(vec![name[0]; len]), &PutOptions::default())
+}
+
+fn get(store: &RemoteStore, vid: VolumeId, name: &[u8]) -> Result<Bytes, VolumeError> {
+    store.get(vid, name, 0..u64::MAX, &ReadOptions::STRICT)
+}
+
+/// A fault of the first requests that `is_meant`.
+fn first(
+    count: usize,
+    fault: NetworkFault,
+    is_meant: impl Fn(&RequestFacts) -> bool + Send + Sync + 'static,
+) -> impl Fn(&RequestFacts) -> NetworkFault + Send + Sync + 'static {
+    let left = std::sync::atomic::AtomicUsize::new(count);
+    move |request| {
+        let is_hit =
+            is_meant(request) && left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
+        if is_hit { fault.clone() } else { NetworkFault::None }
+    }
+}
+
+fn is_put(request: &RequestFacts) -> bool {
+    request.method == "PUT"
+}
+
+#[test]
+fn the_suite_passes() {
+    let server = TestServer::start();
+    let number = std::cell::Cell::new(0);
+    conformance::run(&|| {
+        number.set(number.get() + 1);
+        Box::new(server.store(&format!("p{}", number.get())))
+    });
+    assert_eq!(server.server.open_uploads(BUCKET), 0, "no upload in parts is left");
+}
+
+/// On demand: the suite over any server, with `COPAL_REMOTE_URL` and credentials in the environment.
+#[test]
+fn a_server_of_the_environment_passes_the_suite() {
+    let Ok(text) = std::env::var("COPAL_REMOTE_URL") else { return };
+    let number = std::cell::Cell::new(0);
+    conformance::run(&|| {
+        number.set(number.get() + 1);
+        let (base, query) = text.split_once('?').unwrap_or((&text, ""));
+        let run = getrandom::u64().unwrap();
+        let url = format!("{base}/{run:x}/{}?{query}", number.get());
+        let url = RemoteUrl::parse(&url).unwrap().unwrap();
+        Box::new(RemoteStore::new(&url, &RemoteOptions::default()).unwrap())
+    });
+}
+
+/// Symptom, in other clients: a create whose answer was lost is sent again, and its own object refuses it. Fix: the
+/// id of the object under the key decides.
+#[test]
+fn a_create_whose_answer_is_lost_is_told_as_won() {
+    let server = TestServer::start();
+    let store = server.store("p");
+    let vid = volume(&store);
+    for (number, fault) in
+        [NetworkFault::LoseAnswer, NetworkFault::LoseRequest, NetworkFault::Twice].into_iter().enumerate()
+    {
+        let name = [b'a' + number as u8];
+        server.server.set_faults(first(1, fault, is_put));
+        let info = put(&store, vid, &name, 1000).unwrap();
+        server.server.clear_faults();
+        assert_eq!(store.stat(vid, &name, &ReadOptions::STRICT).unwrap(), info);
+        assert_eq!(put(&store, vid, &name, 9), Err(VolumeError::Exists { fid: info.fid }));
+    }
+}
+
+/// The same for a volume: the second try meets its own record.
+#[test]
+fn a_volume_whose_answer_is_lost_is_told_as_created() {
+    let server = TestServer::start();
+    let store = server.store("p");
+    server.server.set_faults(first(1, NetworkFault::LoseAnswer, is_put));
+    let vid = volume(&store);
+    assert_eq!(store.open_volume("v"), Ok(vid));
+}
+
+#[test]
+fn a_busy_store_is_asked_again_and_a_forbidden_one_is_not() {
+    let server = TestServer::start();
+    let store = server.store("p");
+    let vid = volume(&store);
+    let refuse = |status, code: &str| NetworkFault::Refuse { status, code: code.to_owned() };
+    for fault in [
+        refuse(503, "SlowDown"),
+        refuse(500, "InternalError"),
+        refuse(409, "ConditionalRequestConflict"),
+        refuse(403, "SlowDown"),
+    ] {
+        server.server.set_faults(first(1, fault, is_put));
+        let info = put(&store, vid, b"n", 10).unwrap();
+        store.delete(vid, b"n", info.fid).unwrap();
+    }
+    server.server.set_faults(first(9, refuse(403, "AccessDenied"), is_put));
+    server.server.take_requests();
+    let refused = put(&store, vid, b"n", 10);
+    assert!(matches!(refused, Err(VolumeError::Denied { .. })), "{refused:?}");
+    assert_eq!(server.server.requests().len(), 1);
+}
+
+/// No answer comes at all: the outcome is unknown, and the caller settles it.
+#[test]
+fn an_unknown_create_is_settled_for_good() {
+    let server = TestServer::start();
+    let store = server.store_with("p", Duration::ZERO);
+    let vid = volume(&store);
+    for len in [100, 200_000] {
+        for (fault, came) in [(NetworkFault::LoseAnswer, true), (NetworkFault::LoseRequest, false)] {
+            let name = format!("{len}{came}");
+            server.server.set_faults(first(1, fault, is_put));
+            let Err(VolumeError::Unknown { fid }) = put(&store, vid, name.as_bytes(), len) else {
+                panic!("the outcome of {name} is known")
+            };
+            server.server.clear_faults();
+            // Short files are sent until they are answered, so that a log gets no hole.
+            let expected = if came || len == 100 { SettleOutcome::Committed } else { SettleOutcome::Aborted };
+            assert_eq!(store.settle(vid, fid, SettleChoice::Commit), Ok(expected), "{name}");
+            let there = get(&store, vid, name.as_bytes());
+            assert_eq!(there.is_ok(), expected == SettleOutcome::Committed, "{name}: {there:?}");
+            // Final: the object that has the name refuses each later create.
+            let late = put(&store, vid, name.as_bytes(), len);
+            assert!(matches!(late, Err(VolumeError::Exists { .. })), "{name}: {late:?}");
+            assert_eq!(store.settle(vid, fid, SettleChoice::Abort), Ok(expected), "{name}");
+        }
+    }
+}
+
+/// A create that arrives after it was settled as aborted finds the tombstone object, and stays without effect.
+#[test]
+fn a_late_create_has_no_effect_once_it_is_settled() {
+    let server = TestServer::start();
+    let store = server.store_with("p", Duration::ZERO);
+    let vid = volume(&store);
+    server.server.set_faults(first(1, NetworkFault::LoseRequest, is_put));
+    let Err(VolumeError::Unknown { fid }) = put(&store, vid, b"n", 200_000) else { panic!("it is known") };
+    assert_eq!(store.settle(vid, fid, SettleChoice::Commit), Ok(SettleOutcome::Aborted));
+    let key = crate::keys::file_key(vid, b"n").unwrap();
+    let info = FileInfo { fid, size: 3, crc32c: 0, created_ms: 1, metadata: Bytes::new() };
+    let late = Bytes::from(crate::format::file_object(&key, &info, b"abc"));
+    assert_eq!(store.shared.requests.service.create(&key, late), Err(ServiceError::Taken));
+    assert_eq!(get(&store, vid, b"n"), Err(VolumeError::NotFound));
+    assert_eq!(store.list(vid, b"", None, 9, &ReadOptions::STRICT).unwrap(), []);
+}
+
+#[test]
+fn a_streamed_file_is_exclusive_and_its_lost_answer_is_read_from_the_object() {
+    let server = TestServer::start();
+    let store = server.store("p");
+    let vid = volume(&store);
+    let stream = |name: &[u8]| {
+        let mut writer = store.writer(vid, name, &PutOptions::default())?;
+        for _ in 0..5 {
+            writer.append(Bytes::from(vec![7; 2 << 20]))?;
+        }
+        writer.commit()
+    };
+    let is_complete = |request: &RequestFacts| request.method == "POST" && request.query.contains("uploadId");
+    server.server.set_faults(first(1, NetworkFault::LoseAnswer, is_complete));
+    let info = stream(b"n").unwrap();
+    server.server.clear_faults();
+    assert_eq!(info.size, 10 << 20);
+    assert_eq!(store.stat(vid, b"n", &ReadOptions::STRICT).unwrap(), info);
+    assert!(get(&store, vid, b"n").unwrap().iter().all(|byte| *byte == 7));
+    assert_eq!(stream(b"n"), Err(VolumeError::Exists { fid: info.fid }));
+    server.server.set_faults(first(1, NetworkFault::LoseRequest, is_complete));
+    let Err(VolumeError::Unknown { fid }) = stream(b"m") else { panic!("it is known") };
+    server.server.clear_faults();
+    assert_eq!(store.settle(vid, fid, SettleChoice::Commit), Ok(SettleOutcome::Aborted));
+    assert_eq!(get(&store, vid, b"m"), Err(VolumeError::NotFound));
+}
+
+/// Each changed byte of an object is noticed: by its head or by the checksum of a block.
+#[test]
+fn changed_and_exchanged_objects_are_damaged() {
+    let server = TestServer::start();
+    let store = server.store("p");
+    let vid = volume(&store);
+    put(&store, vid, b"a", 100_000).unwrap();
+    put(&store, vid, b"c", 100_000).unwrap();
+    let keys = server.files();
+    let read = || {
+        let fresh = server.store("p");
+        let vid = fresh.open_volume("v").unwrap();
+        get(&fresh, vid, b"a")
+    };
+    let whole = server.server.object(BUCKET, &keys[0]).unwrap();
+    for at in [0, 40, 300, 515, 600, 70_000, whole.len() - 1] {
+        server.server.change_object(BUCKET, &keys[0], |object| object[at] ^= 1);
+        let damaged = read();
+        assert!(matches!(damaged, Err(VolumeError::Corrupt { .. })), "byte {at}: {damaged:?}");
+        server.server.change_object(BUCKET, &keys[0], |object| object[at] ^= 1);
+    }
+    assert_eq!(read().unwrap().len(), 100_000);
+    server.server.change_object(BUCKET, &keys[0], |object| object.truncate(90_000));
+    assert!(matches!(read(), Err(VolumeError::Corrupt { .. })), "it is cut");
+    let other = server.server.object(BUCKET, &keys[1]).unwrap();
+    server.server.put_object(BUCKET, &keys[0], other);
+    assert!(matches!(read(), Err(VolumeError::Corrupt { .. })), "the object of another name");
+    server.server.put_object(BUCKET, &keys[0], vec![1, 2, 3]);
+    assert!(matches!(read(), Err(VolumeError::Corrupt { .. })), "a foreign object");
+}
+
+/// An answer that is cut in the middle is no damage: it is asked for again.
+#[test]
+fn cut_answers_are_read_again() {
+    let server = TestServer::start();
+    let store = server.store("p");
+    let vid = volume(&store);
+    put(&store, vid, b"n", 300_000).unwrap();
+    for cut in [0, 100, 5000] {
+        server.server.set_faults(first(2, NetworkFault::CutAnswer(cut), |request| request.method == "GET"));
+        assert_eq!(get(&store, vid, b"n").unwrap().len(), 300_000, "cut after {cut} bytes");
+        assert_eq!(store.list(vid, b"", None, 9, &ReadOptions::STRICT).unwrap().len(), 1);
+    }
+}
+
+#[test]
+fn a_store_that_ignores_conditions_or_lists_late_is_unsuitable() {
+    let server = TestServer::start();
+    let text = format!("s3://{BUCKET}/p?endpoint={}&region=us-east-1", server.server.url());
+    let url = RemoteUrl::parse(&text).unwrap().unwrap();
+    let client = RemoteClient::with_keys(&url, "ak", "sk", Arc::new(|| false)).unwrap();
+    let rules = RetryRules { retry_for: Duration::from_secs(5), stop: Arc::new(|| false) };
+    let probe = || probe::run(&client, &rules, || client.clock_offset()).unwrap();
+    let report = probe();
+    assert_eq!(report.unsuitable(), None, "{report:?}");
+    assert_eq!((report.may_delete, report.delete_has_condition), (ProbeOutcome::Yes, ProbeOutcome::Yes));
+    assert_eq!((report.may_overwrite, report.left_behind.len()), (ProbeOutcome::Yes, 0));
+    server.server.ignore_put_conditions(true);
+    assert!(probe().unsuitable().is_some_and(|why| why.contains("If-None-Match")));
+    server.server.ignore_put_conditions(false);
+    server.server.ignore_complete_conditions(true);
+    assert!(probe().unsuitable().is_some_and(|why| why.contains("upload in parts")));
+    server.server.ignore_complete_conditions(false);
+    server.server.list_lag(Duration::from_millis(200));
+    assert!(probe().unsuitable().is_some_and(|why| why.contains("lists are late")));
+    server.server.list_lag(Duration::ZERO);
+    server.server.set_clock_offset(3600);
+    let offset = probe().clock_offset_ms.unwrap();
+    assert!((3_590_000..3_610_000).contains(&offset), "{offset}");
+    assert_eq!(server.server.objects(BUCKET).len(), 0, "a probe leaves nothing");
+    assert_eq!(server.server.open_uploads(BUCKET), 0);
+}
+
+/// Each failure has its own sentence and kind, and no sentence repeats the words of the server or a secret.
+#[test]
+fn failures_are_told_apart() {
+    let server = TestServer::start();
+    let refuse = |status, code: &str| NetworkFault::Refuse { status, code: code.to_owned() };
+    let probe_at = |text: String| {
+        let url = RemoteUrl::parse(&text).unwrap().unwrap();
+        let client = RemoteClient::with_keys(&url, "ak", "hush", Arc::new(|| false)).unwrap();
+        let rules = RetryRules { retry_for: Duration::ZERO, stop: Arc::new(|| false) };
+        probe::run(&client, &rules, || client.clock_offset()).unwrap_err()
+    };
+    let here = format!("?endpoint={}&region=us-east-1", server.server.url());
+    let mut sentences = std::collections::BTreeSet::new();
+    let mut expect = |error: RemoteError, failure: crate::RemoteFailure, part: &str| {
+        let sentence = error.to_string();
+        assert_eq!(error.failure, failure, "{sentence}");
+        assert!(sentence.contains(part) && !sentence.contains("hush"), "{sentence}");
+        assert!(sentences.insert(sentence.clone()), "said twice: {sentence}");
+    };
+    use crate::RemoteFailure::{Archived, Bucket, Credentials, Denied, Network};
+    for (status, code, failure, part) in [
+        (403, "InvalidAccessKeyId", Credentials, "does not know this access key"),
+        (403, "SignatureDoesNotMatch", Credentials, "secret does not belong"),
+        (403, "RequestTimeTooSkewed", Credentials, "set the clock"),
+        (400, "ExpiredToken", Credentials, "token has expired"),
+        (301, "PermanentRedirect", Bucket, "region"),
+        (403, "AccessDenied", Denied, "do not permit"),
+        (403, "InvalidObjectState", Archived, "archive"),
+    ] {
+        server.server.set_faults(first(1, refuse(status, code), |_| true));
+        expect(probe_at(format!("s3://{BUCKET}/p{here}")), failure, part);
+    }
+    server.server.clear_faults();
+    expect(probe_at(format!("s3://missing/p{here}")), Bucket, "there is no bucket `missing`");
+    expect(
+        probe_at(format!("s3://{BUCKET}/p?endpoint=http://127.0.0.1:1&region=x")),
+        Network,
+        "refuses the connection",
+    );
+    expect(
+        probe_at(format!("s3://{BUCKET}/p?endpoint=https://no-such-host.invalid&region=x")),
+        Network,
+        "does not resolve",
+    );
+}
+
+/// A stopped command ends at once, also in the middle of a request without an answer.
+#[test]
+fn a_stopped_command_waits_for_no_answer() {
+    let server = TestServer::start();
+    let store = server.store("p");
+    let vid = volume(&store);
+    server.server.set_faults(first(9, NetworkFault::Delay(Duration::from_secs(5)), is_put));
+    let text = format!("s3://{BUCKET}/p?endpoint={}&region=us-east-1", server.server.url());
+    let url = RemoteUrl::parse(&text).unwrap().unwrap();
+    let began = std::time::Instant::now();
+    let stop: StopSignal = Arc::new(move || began.elapsed() > Duration::from_millis(100));
+    let client = RemoteClient::with_keys(&url, "ak", "sk", stop.clone()).unwrap();
+    let stopped = RemoteStore::on(client, 8, Duration::from_secs(60), stop).unwrap();
+    // The request may still take effect.
+    let refused = put(&stopped, vid, b"n", 10);
+    assert!(matches!(refused, Err(VolumeError::Unknown { .. })), "{refused:?}");
+    server.server.clear_faults();
+}

@@ -1,0 +1,246 @@
+//! Volumes: records under the keys of their paths.
+//!
+//! Invariants
+//! - A volume id is 64 random bits, so none is used twice.
+//! - A volume that this process removed is gone for it. A volume that another host removed takes files that nobody
+//!   finds; `prune` removes them.
+
+use super::{corrupt, of_service, parallel, requests::RequestRules};
+use crate::{
+    format::{open_record, volume_record},
+    keys,
+    service::{ListedObject, ObjectService, ServiceError},
+};
+use bytes::Bytes;
+use copal_volume::{
+    RemoveMode, VolumeError, VolumeId, VolumeOptions, check_volume_name, split_parent, split_path,
+};
+use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
+
+/// Bytes of a first read; a record is shorter.
+const RECORD_BYTES: u64 = 512;
+const PAGE: usize = 1000;
+
+/// Reads and writes volume records, and remembers them.
+pub(super) struct VolumeRecords {
+    requests: RequestRules,
+    table: Mutex<KnownVolumes>,
+}
+
+#[derive(Default)]
+struct KnownVolumes {
+    /// Keys of records by id.
+    keys: HashMap<VolumeId, String>,
+    removed: HashSet<VolumeId>,
+    /// Contents of records by key, with their tags.
+    records: HashMap<String, (String, VolumeId)>,
+}
+
+impl VolumeRecords {
+    pub(super) fn new(requests: RequestRules) -> VolumeRecords {
+        VolumeRecords { requests, table: Mutex::default() }
+    }
+
+    /// # Errors
+    /// `VolumeGone`.
+    pub(super) fn check_volume(&self, vid: VolumeId) -> Result<(), VolumeError> {
+        self.record_key(vid).map(drop)
+    }
+
+    /// Key of the record of a volume; asks the store for one that this process has not opened.
+    fn record_key(&self, vid: VolumeId) -> Result<String, VolumeError> {
+        {
+            let table = self.table.lock();
+            if table.removed.contains(&vid) {
+                return Err(VolumeError::VolumeGone);
+            }
+            if let Some(key) = table.keys.get(&vid) {
+                return Ok(key.clone());
+            }
+        }
+        let mut after: Option<String> = None;
+        loop {
+            let page = self.page(keys::VOLUMES, after.as_deref())?;
+            let Some(last) = page.last() else {
+                return Err(VolumeError::VolumeGone);
+            };
+            after = Some(last.key.clone());
+            for (object, found) in page.iter().zip(self.records(&page)) {
+                if found? == Some(vid) {
+                    return Ok(object.key.clone());
+                }
+            }
+        }
+    }
+
+    fn page(&self, prefix: &str, after: Option<&str>) -> Result<Vec<ListedObject>, VolumeError> {
+        self.requests
+            .rules
+            .repeat(|| self.requests.service.list(prefix, after, PAGE))
+            .map_err(|error| of_service(&error))
+    }
+
+    /// Ids in listed records; `None`: it is gone.
+    fn records(&self, page: &[ListedObject]) -> Vec<Result<Option<VolumeId>, VolumeError>> {
+        parallel::map(page, self.requests.connections, |object| {
+            let known = self.table.lock().records.get(&object.key).cloned();
+            if let Some((tag, vid)) = known
+                && !tag.is_empty()
+                && tag == object.tag
+            {
+                return Ok(Some(vid));
+            }
+            self.read_record(&object.key)
+        })
+    }
+
+    fn read_record(&self, key: &str) -> Result<Option<VolumeId>, VolumeError> {
+        let front = match self.requests.rules.repeat(|| self.requests.service.front(key, RECORD_BYTES)) {
+            Err(ServiceError::NotFound) => return Ok(None),
+            front => front.map_err(|error| of_service(&error))?,
+        };
+        let vid = open_record(key, &front.bytes).map_err(|why| corrupt(key, why))?;
+        self.remember(key, front.tag, vid);
+        Ok(Some(vid))
+    }
+
+    fn remember(&self, key: &str, tag: String, vid: VolumeId) {
+        let mut table = self.table.lock();
+        if !table.removed.contains(&vid) {
+            table.keys.insert(vid, key.to_owned());
+            table.records.insert(key.to_owned(), (tag, vid));
+        }
+    }
+
+    /// # Errors
+    /// `NotFound`: no volume at the path.
+    fn check_parent(&self, path: &[&str]) -> Result<(), VolumeError> {
+        if path.is_empty() {
+            return Ok(());
+        }
+        match self.read_record(&keys::volume_key(path)?)? {
+            Some(_) => Ok(()),
+            None => Err(VolumeError::NotFound),
+        }
+    }
+
+    pub(super) fn create_volume(
+        &self,
+        parent: &str,
+        name: &str,
+        options: &VolumeOptions,
+    ) -> Result<VolumeId, VolumeError> {
+        let mut path = split_path(parent)?;
+        check_volume_name(name)?;
+        if options.quota_bytes.is_some() {
+            return Err(VolumeError::Denied {
+                reason: "an object store has no quotas of volumes".to_owned(),
+            });
+        }
+        self.check_parent(&path)?;
+        path.push(name);
+        let key = keys::volume_key(&path)?;
+        let vid = VolumeId(loop {
+            let random = copal_volume::random_incarnation()
+                .map_err(|error| VolumeError::Unavailable { reason: error.to_string() })?;
+            if random != 0 {
+                break random;
+            }
+        });
+        let record = Bytes::from(volume_record(&key, vid));
+        loop {
+            match self.requests.rules.repeat(|| self.requests.service.create(&key, record.clone())) {
+                Ok(tag) => {
+                    self.remember(&key, tag, vid);
+                    return Ok(vid);
+                }
+                Err(ServiceError::Taken) => match self.read_record(&key)? {
+                    // The answer to an earlier try was lost.
+                    Some(holder) if holder == vid => return Ok(vid),
+                    Some(holder) => return Err(VolumeError::VolumeExists { vid: holder }),
+                    None => {}
+                },
+                Err(error) => return Err(of_service(&error)),
+            }
+        }
+    }
+
+    pub(super) fn open_volume(&self, path: &str) -> Result<VolumeId, VolumeError> {
+        let (mut components, name) = split_parent(path)?;
+        components.push(name);
+        self.read_record(&keys::volume_key(&components)?)?.ok_or(VolumeError::NotFound)
+    }
+
+    pub(super) fn list_volumes(
+        &self,
+        parent: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<(String, VolumeId)>, VolumeError> {
+        let path = split_path(parent)?;
+        self.check_parent(&path)?;
+        let prefix = keys::children_prefix(&path)?;
+        let mut after = after.map(|name| format!("{prefix}{}", keys::hex(name.as_bytes())));
+        let mut found = Vec::new();
+        while found.len() < limit {
+            let mut page = self.page(&prefix, after.as_deref())?;
+            let Some(last) = page.last() else { break };
+            after = Some(last.key.clone());
+            // Not the volumes below these.
+            page.retain(|object| !object.key[prefix.len()..].contains('/'));
+            page.truncate(limit - found.len());
+            let records = self.records(&page);
+            for (object, vid) in page.iter().zip(records) {
+                let name =
+                    keys::unhex(&object.key[prefix.len()..]).and_then(|name| String::from_utf8(name).ok());
+                if let (Some(name), Some(vid)) = (name, vid?) {
+                    found.push((name, vid));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    pub(super) fn remove_volume(&self, vid: VolumeId, how: RemoveMode) -> Result<(), VolumeError> {
+        let key = self.record_key(vid)?;
+        let has_children = !self.page(&format!("{key}/"), None)?.is_empty();
+        // Whether it is empty cannot be held while another host puts a file there; an empty one costs nothing.
+        if has_children || how == RemoveMode::IfEmpty {
+            return Err(VolumeError::NotEmpty);
+        }
+        // The name first: files that stay after a failure are in no volume.
+        self.table.lock().removed.insert(vid);
+        let removed = match self.read_record(&key)? {
+            Some(holder) if holder == vid => {
+                self.requests.rules.repeat(|| self.requests.service.delete(&key, None))
+            }
+            _ => Ok(()),
+        };
+        removed.or_else(
+            |error| if error == ServiceError::NotFound { Ok(()) } else { Err(of_service(&error)) },
+        )?;
+        {
+            let mut table = self.table.lock();
+            table.keys.remove(&vid);
+            table.records.remove(&key);
+        }
+        self.remove_files(vid)
+    }
+
+    fn remove_files(&self, vid: VolumeId) -> Result<(), VolumeError> {
+        let prefix = keys::files_prefix(vid);
+        let mut after: Option<String> = None;
+        loop {
+            let page = self.page(&prefix, after.as_deref())?;
+            let Some(last) = page.last() else { return Ok(()) };
+            after = Some(last.key.clone());
+            let removed = parallel::map(&page, self.requests.connections, |object| {
+                self.requests.rules.repeat(|| self.requests.service.delete(&object.key, None))
+            });
+            for outcome in removed {
+                outcome.map_err(|error| of_service(&error))?;
+            }
+        }
+    }
+}
