@@ -259,7 +259,9 @@ pub(crate) fn store_directory(place: &RepositoryPlace) -> Option<PathBuf> {
         RepositoryPlace::Store(StoreLocation::File(path) | StoreLocation::Files(path)) => {
             Some(path.parent()?.to_owned())
         }
-        RepositoryPlace::Store(StoreLocation::Device(_)) | RepositoryPlace::Cluster(_) => None,
+        RepositoryPlace::Store(StoreLocation::Device(_))
+        | RepositoryPlace::Cluster(_)
+        | RepositoryPlace::Remote(_) => None,
     }
 }
 

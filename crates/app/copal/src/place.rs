@@ -1,4 +1,6 @@
-//! Location of a repository: a store of this machine, or a volume of a cluster.
+//! Location of a repository: a store of this machine, a volume of a cluster, or a prefix in an object store.
+
+pub(crate) mod remote;
 
 use crate::{
     arguments::CommonArgs,
@@ -8,6 +10,7 @@ use crate::{
 use copal_backup::scheme_of;
 use copal_client::ClusterStore;
 use copal_node::StoreLocation;
+use copal_remote::RemoteUrl;
 use copal_volume::split_path;
 use std::path::{Path, PathBuf};
 
@@ -23,6 +26,8 @@ pub(crate) enum RepositoryPlace {
     Store(StoreLocation),
     /// Volumes of a cluster.
     Cluster(ClusterPlace),
+    /// A prefix of a bucket in an object store.
+    Remote(RemoteUrl),
 }
 
 /// A repository in a cluster.
@@ -97,8 +102,9 @@ impl ClusterPlace {
 /// The failure for an address whose scheme this release does not know; such a text is not taken for a path.
 fn unknown_scheme(named: &str, scheme: &str) -> Failure {
     Failure::usage(format!(
-        "{named} names no repository: there are no repositories at {scheme}:, and one in a cluster is written {SCHEME}HOST:PORT/PATH; \
-         give that, a directory or a block device, and write a path of this name as ./{named}"
+        "{named} names no repository: there are no repositories at {scheme}:. One in a cluster is written {SCHEME}HOST:PORT/PATH, and one in an \
+         object store s3://BUCKET/PREFIX, az://ACCOUNT/CONTAINER/PREFIX or gs://BUCKET/PREFIX; give one of these, a directory or \
+         a block device, and write a path of this name as ./{named}"
     ))
 }
 
@@ -118,17 +124,32 @@ impl RepositoryPlace {
     /// Finds the repository that the options name.
     pub(crate) fn find(common: &CommonArgs) -> Outcome<RepositoryPlace> {
         let named = common.repository()?;
-        match ClusterPlace::parse(named)? {
-            Some(place) => Ok(RepositoryPlace::Cluster(place)),
+        match RepositoryPlace::shared(named)? {
+            Some(place) => Ok(place),
             None => Ok(RepositoryPlace::Store(StoreLocation::find(named)?)),
         }
+    }
+
+    /// Parses an address of a repository that is not on this machine; `None` for a local path.
+    /// # Errors
+    /// The text has the form of an address, but is not a valid one.
+    pub(crate) fn shared(named: &Path) -> Outcome<Option<RepositoryPlace>> {
+        match RemoteUrl::parse(&named.to_string_lossy()) {
+            Some(url) => Ok(Some(RepositoryPlace::Remote(url.map_err(remote::of_remote)?))),
+            None => Ok(ClusterPlace::parse(named)?.map(RepositoryPlace::Cluster)),
+        }
+    }
+
+    /// Whether other machines may use the repository at the same time.
+    pub(crate) fn is_shared(&self) -> bool {
+        !matches!(self, RepositoryPlace::Store(_))
     }
 
     /// Whether a file or device is part of the repository's store or shares bytes with it.
     pub(crate) fn holds(&self, path: &Path) -> bool {
         match self {
             RepositoryPlace::Store(location) => location.holds(path),
-            RepositoryPlace::Cluster(_) => false,
+            RepositoryPlace::Cluster(_) | RepositoryPlace::Remote(_) => false,
         }
     }
 
@@ -136,7 +157,7 @@ impl RepositoryPlace {
     pub(crate) fn allocated_bytes(&self) -> Option<u64> {
         match self {
             RepositoryPlace::Store(location) => location.allocated_bytes(),
-            RepositoryPlace::Cluster(_) => None,
+            RepositoryPlace::Cluster(_) | RepositoryPlace::Remote(_) => None,
         }
     }
 }
@@ -162,7 +183,7 @@ mod tests {
         }
         // Symptom: `--repo s3://b/x` created a local directory and reported success. Cause: every text
         // without copal:// was a path. Fix: a text with an unknown scheme is refused.
-        for other in ["s3://b/x", "sftp://h/x", "copal:/x", "COPAL://h:7400/v", "file:///x"] {
+        for other in ["b2://b/x", "sftp://h/x", "copal:/x", "COPAL://h:7400/v", "file:///x"] {
             let failure = parse(other).unwrap_err();
             assert_eq!(failure.exit_code, crate::failure::exit::USAGE, "{other}");
             assert!(failure.sentence.contains("copal://"), "{other}");

@@ -8,7 +8,7 @@ use crate::{
     cache, cluster,
     failure::{Failure, Outcome, exit},
     password,
-    place::{ClusterPlace, RepositoryPlace},
+    place::{ClusterPlace, RepositoryPlace, remote},
 };
 use copal_backup::{IndexHome, InitOptions, KeptKey, Layout, Repository, Unlock};
 use copal_client::{ClusterStore, LeaseError};
@@ -17,6 +17,7 @@ use copal_node::{
     refuse_taken,
 };
 use copal_object::{ObjectId, ShrinkReport, StoreError};
+use copal_remote::RemoteUrl;
 use copal_volume::{VolumeError, VolumeStore};
 use std::{
     fs::File,
@@ -41,6 +42,8 @@ enum RepositoryStore {
     Store(Box<Stack>),
     /// A cluster, with the writer lease if the command writes.
     Cluster(ClusterStore),
+    /// An object store, which has nothing to close.
+    Remote,
 }
 
 /// Recording of look-ups in the engine.
@@ -99,11 +102,20 @@ impl OpenRepository {
         }
     }
 
-    /// The store below the repository; `None` for a repository in a cluster.
+    fn in_object_store(repository: Repository) -> OpenRepository {
+        OpenRepository {
+            repository: Some(Arc::new(repository)),
+            ground: RepositoryStore::Remote,
+            cache: None,
+            trace: None,
+        }
+    }
+
+    /// The store below the repository; `None` for a repository that is not on this machine.
     pub(crate) fn store(&self) -> Option<&Stack> {
         match &self.ground {
             RepositoryStore::Store(stack) => Some(stack),
-            RepositoryStore::Cluster(_) => None,
+            RepositoryStore::Cluster(_) | RepositoryStore::Remote => None,
         }
     }
 
@@ -151,6 +163,7 @@ impl OpenRepository {
                 store.release_lease();
                 T::default()
             }
+            RepositoryStore::Remote => T::default(),
         };
         cached?;
         recorded.map(|()| value)
@@ -166,10 +179,16 @@ pub(crate) fn init(
     patience: &Patience,
 ) -> Outcome<OpenRepository> {
     let named = common.repository()?;
-    let place = ClusterPlace::parse(named)?;
+    let place = RepositoryPlace::shared(named)?;
     let layout = init.layout(place.is_some())?;
-    if let Some(place) = place {
-        return init_in_cluster(common, init, (chunking, layout), &place, patience);
+    match &place {
+        Some(RepositoryPlace::Cluster(place)) => {
+            return init_in_cluster(common, init, (chunking, layout), place, patience);
+        }
+        Some(RepositoryPlace::Remote(url)) => {
+            return init_in_object_store(common, init, (chunking, layout), url);
+        }
+        Some(RepositoryPlace::Store(_)) | None => {}
     }
     refuse_taken(named)?;
     refuse_size(named, init)?;
@@ -209,6 +228,31 @@ fn refuse_size(named: &Path, init: &InitArgs) -> Outcome<()> {
         ));
     }
     Ok(())
+}
+
+fn init_in_object_store(
+    common: &CommonArgs,
+    init: &InitArgs,
+    (chunking, layout): (copal_backup::ChunkProfile, Layout),
+    url: &RemoteUrl,
+) -> Outcome<OpenRepository> {
+    if init.size.is_some() || init.backend.backend.is_some() || init.force {
+        return Err(Failure::usage(
+            "--size, --backend and --force are for a store of this machine; leave them out with an object store",
+        ));
+    }
+    if !layout.is_fleet() {
+        return Err(Failure::usage(
+            "an object store gives no host a lease, and the layout solo needs one writer at a time; leave --layout out",
+        ));
+    }
+    let store = remote::connect(common, url)?;
+    remote::check_properties(common, url)?;
+    let unlock = password::for_init(common)?;
+    let options = InitOptions { layout, profile: chunking, ..InitOptions::new(unlock) };
+    let made = Repository::init(Arc::new(store.clone()), IndexHome::Memory, &options);
+    let repository = made.map_err(|error| remote::explained(&store, error.into()))?;
+    Ok(OpenRepository::in_object_store(common.with_threads(repository)))
 }
 
 fn init_in_cluster(
@@ -256,6 +300,7 @@ pub(crate) fn open(common: &CommonArgs, access: Access, patience: &Patience) -> 
         RepositoryPlace::Cluster(place) => {
             return open_in_cluster(common, access, &place, IndexHome::Memory, patience);
         }
+        RepositoryPlace::Remote(url) => return open_in_object_store(common, &url, IndexHome::Memory),
     };
     let opened = location.open(access, &common.store_options(), patience)?;
     let engine_bytes = MemoryShares::of(common.memory_bytes())?.engine;
@@ -300,7 +345,7 @@ fn open_stack(
 /// Opens a local repository again for reading, with the keys of an earlier opening.
 pub(crate) fn open_kept(common: &CommonArgs, key: &KeptKey, patience: &Patience) -> Outcome<OpenRepository> {
     let RepositoryPlace::Store(location) = RepositoryPlace::find(common)? else {
-        return Err(Failure::plain("store", "a repository in a cluster stays open"));
+        return Err(Failure::plain("store", "a repository that is not on this machine stays open"));
     };
     let opened = location.open(Access::Read, &common.store_options(), patience)?;
     let engine_bytes = MemoryShares::of(common.memory_bytes())?.engine;
@@ -324,17 +369,24 @@ pub(crate) fn open_with_cache(
     plan: &dyn Fn(&Path) -> Outcome<NewStore>,
     patience: &Patience,
 ) -> Outcome<OpenRepository> {
-    let RepositoryPlace::Cluster(place) = RepositoryPlace::find(common)? else {
+    let place = RepositoryPlace::find(common)?;
+    if !place.is_shared() {
         if backend.backend.is_some() {
             return Err(Failure::usage(
-                "--backend is for the cache of a repository in a cluster, and this repository needs none; leave it out",
+                "--backend is for the cache of a repository on other machines, and this repository needs none; leave it out",
             ));
         }
         return open(common, Access::Write, patience);
-    };
+    }
     let stack = cache::open(common, directory, plan, patience)?;
     let index = IndexHome::Kv(stack.kv().clone());
-    let mut opened = open_in_cluster(common, Access::Write, &place, index, patience)?;
+    let mut opened = match &place {
+        RepositoryPlace::Cluster(place) => open_in_cluster(common, Access::Write, place, index, patience)?,
+        RepositoryPlace::Remote(url) => open_in_object_store(common, url, index)?,
+        RepositoryPlace::Store(_) => {
+            return Err(Failure::plain("store", "the repository is on this machine"));
+        }
+    };
     opened.cache = Some(Box::new(stack));
     Ok(opened)
 }
@@ -353,6 +405,22 @@ fn open_in_cluster(
         take_lease(&mut store, place, patience)?;
     }
     Ok(OpenRepository::in_cluster(store, repository))
+}
+
+fn open_in_object_store(common: &CommonArgs, url: &RemoteUrl, index: IndexHome) -> Outcome<OpenRepository> {
+    let store = remote::connect(common, url)?;
+    let opened = open_on(common, Arc::new(store.clone()), index);
+    let repository = opened.map_err(|failure| remote::explained(&store, failure))?;
+    if !repository.info().layout.is_fleet() {
+        return Err(Failure::new(
+            exit::DENIED,
+            "denied",
+            format!(
+                "{url} holds a repository of the layout solo, which needs a lease; an object store gives none"
+            ),
+        ));
+    }
+    Ok(OpenRepository::in_object_store(repository))
 }
 
 fn open_on(common: &CommonArgs, volumes: Arc<dyn VolumeStore>, index: IndexHome) -> Outcome<Repository> {

@@ -43,7 +43,7 @@ pub(crate) use global::{CommonArgs, WaitCondition};
 pub(crate) use key::{KeyAdd, KeyCommand, KeyRm, RoleWord};
 pub(crate) use repository::{
     ChunkingWord, InitArgs, RepairCommand, RepairLeak, RepairStore, SessionsCommand, SessionsFence,
-    StatsArgs, VmCommand, VmRm,
+    StatsArgs, StoreCommand, VmCommand, VmRm,
 };
 pub(crate) use retention::{AcceptArgs, DeleteArgs, ForgetArgs, HoldArgs, KeepArgs, MethodWord, PruneArgs};
 pub(crate) use snapshot::{CheckArgs, LsArgs, RestoreArgs, SnapshotsArgs, VerifyArgs};
@@ -218,6 +218,9 @@ pub(crate) enum CopalCommand {
     /// Manage keys of the repository with restricted rights
     #[command(subcommand)]
     Key(KeyCommand),
+    /// Examine an object store that other people run (s3://, az://, gs://)
+    #[command(subcommand)]
+    Store(StoreCommand),
     /// Repair a repository
     #[command(subcommand)]
     Repair(RepairCommand),

@@ -18,7 +18,7 @@ The store is one preallocated file in DIR. With --backend log it appends everyth
 which preallocation reserves no space (network shares, btrfs, ZFS). A block device given as the repository becomes the store itself; \
 a device that is not empty is refused unless --force is given.
 
-In the layout solo, all snapshots share all chunks, and one process at a time writes. It is best for one host, and the default. In the layout fleet, each VM has its own chunks, and all VMs share popular ones. Many hosts can then write at once, and the cost of deleting a VM's snapshots depends on that VM alone. It is the default with copal://. A layout cannot be changed later.
+In the layout solo, all snapshots share all chunks, and one process at a time writes. It is best for one host, and the default. In the layout fleet, each VM has its own chunks, and all VMs share popular ones. Many hosts can then write at once, and the cost of deleting a VM's snapshots depends on that VM alone. It is the default with copal://, and the only one in an object store. A layout cannot be changed later.
 
 Examples:
   copal init --repo /backup/copal --password-file /root/copal.password
@@ -27,6 +27,7 @@ Examples:
   copal init --repo /dev/vg/disk --backend log
   copal init --repo /backup/copal --backend auto   (measures the disk, and takes cow or log)
   copal init --repo copal://127.0.0.1:7400/vms   (in a cluster, see `copal master --help`)
+  copal init --repo s3://BUCKET/PREFIX?region=eu-central-1   (in an object store, see `copal store probe --help`)
   copal init --repo /backup/copal                (asks for the password)")]
 pub(crate) struct InitArgs {
     /// Bytes to preallocate for a store file, at least 64MiB (the default), for the backend log 256MiB; a full store
@@ -204,3 +205,22 @@ pub(crate) struct RepairStore {
     #[command(flatten)]
     pub(crate) backend: BackendArgs,
 }
+
+/// Commands on an object store.
+#[derive(Debug, Subcommand)]
+pub(crate) enum StoreCommand {
+    /// Ask an object store whether a repository can lie there, and for the rights of these credentials
+    #[command(after_help = PROBE_HELP)]
+    Probe,
+}
+
+const PROBE_HELP: &str = "\
+The probe writes about ten small objects below the prefix and removes them. Exit code 0: usable; 21: the store lacks a property; 12: credentials; 10: no such bucket; 42: no answer.
+
+Credentials come from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_PROFILE or ~/.aws (S3), AZURE_STORAGE_ACCOUNT_KEY (Azure), GOOGLE_APPLICATION_CREDENTIALS (Google).
+
+Parameters of an address: endpoint=URL, region=NAME and style=path|host (S3), ca=FILE, tls=none, rps=N, connections=N, imds=yes (credentials of this machine's metadata service).
+
+Examples:
+  copal store probe --repo 's3://vms/office?region=eu-central-1'
+  copal store probe --repo 's3://vms/office?endpoint=https://minio.example:9000' --json";

@@ -39,7 +39,7 @@ pub(super) fn run(context: &CommandContext<'_>, words: &Words) -> Outcome<()> {
     let several = check_names(context, words)?;
     super::descriptors::raise_limit();
     let place = RepositoryPlace::find(&context.arguments.common)?;
-    if !matches!(place, RepositoryPlace::Cluster(_)) && !words.once && words.every.is_none() {
+    if !place.is_shared() && !words.once && words.every.is_none() {
         return Err(Failure::usage(
             "only one process can open a repository in a directory, so this one must start the jobs: give --once for one job, or --every 24h for one each day",
         ));
@@ -97,7 +97,7 @@ fn jobs(context: &CommandContext<'_>, words: &Words, repository: &Repository) ->
 /// Repairs VMs of a local repository that leak too much: after a job, when no agent of this process works.
 fn repair_leaks(context: &CommandContext<'_>, words: &Words, repository: &Repository) -> Outcome<()> {
     let place = RepositoryPlace::find(&context.arguments.common)?;
-    let in_cluster = matches!(place, RepositoryPlace::Cluster(_));
+    let in_cluster = place.is_shared();
     if in_cluster || ExportPins::look(&place).refusal_to_free(repository)?.is_some() {
         return Ok(());
     }
@@ -149,7 +149,7 @@ fn check_names(context: &CommandContext<'_>, words: &Words) -> Outcome<bool> {
             "several agents listen at separate ports, so one --advertise cannot name all of them; run one agent in each process",
         ));
     }
-    if several && matches!(RepositoryPlace::find(&context.arguments.common)?, RepositoryPlace::Cluster(_)) {
+    if several && RepositoryPlace::find(&context.arguments.common)?.is_shared() {
         return Err(Failure::usage(
             "several agents in one process are for a repository in a directory; with copal:// run one on each host",
         ));
@@ -179,7 +179,7 @@ fn start_all(
     stop: &Arc<AtomicBool>,
 ) -> Outcome<Vec<Agent>> {
     let limit = |bytes: u64| (bytes > 0).then_some(bytes);
-    let in_cluster = matches!(RepositoryPlace::find(&context.arguments.common)?, RepositoryPlace::Cluster(_));
+    let in_cluster = RepositoryPlace::find(&context.arguments.common)?.is_shared();
     let mut agents = Vec::new();
     for (name, plan) in words.name.iter().zip(&words.plan) {
         let options = AgentOptions {

@@ -76,8 +76,7 @@ pub(super) fn run(context: &CommandContext<'_>, backup: &BackupArgs) -> Outcome<
     request.full_every = backup.full_every.map(SignedDuration::unsigned_abs);
     request.memory_bytes = memory.work;
     let meter = context.meter();
-    let is_shared =
-        matches!(place, RepositoryPlace::Cluster(_)) && opened.repository().info().layout.is_fleet();
+    let is_shared = place.is_shared() && opened.repository().info().layout.is_fleet();
     let outcome = match is_shared {
         true => together::run(context, opened.repository(), request, backup.timeout, &meter),
         false => opened.repository().backup(request, &meter, &context.cancel),

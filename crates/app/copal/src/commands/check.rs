@@ -30,7 +30,9 @@ pub(super) fn check(context: &CommandContext<'_>, check: &CheckArgs) -> Outcome<
     if check.coverage
         && matches!(
             RepositoryPlace::find(common)?,
-            RepositoryPlace::Store(StoreLocation::Files(_)) | RepositoryPlace::Cluster(_)
+            RepositoryPlace::Store(StoreLocation::Files(_))
+                | RepositoryPlace::Cluster(_)
+                | RepositoryPlace::Remote(_)
         )
     {
         return Err(Failure::usage(

@@ -96,7 +96,7 @@ pub(super) fn pins_out_of_the_way(
 ) -> Outcome<ExportPins> {
     let place = RepositoryPlace::find(&context.arguments.common)?;
     let pins = ExportPins::look(&place);
-    if matches!(place, RepositoryPlace::Cluster(_)) {
+    if place.is_shared() {
         if force {
             return Ok(ExportPins::disregarded());
         }
@@ -132,7 +132,7 @@ pub(super) fn pins_now(
         return Ok(before);
     }
     let place = RepositoryPlace::find(&context.arguments.common)?;
-    if force && matches!(place, RepositoryPlace::Cluster(_)) {
+    if force && place.is_shared() {
         return Ok(ExportPins::disregarded());
     }
     let pins = pins_of_all_hosts(context, opened)?;
@@ -152,7 +152,9 @@ pub(super) fn pins_of_all_hosts(
     let place = RepositoryPlace::find(&context.arguments.common)?;
     let pins = ExportPins::look(&place);
     match place {
-        RepositoryPlace::Cluster(_) => pins.with_other_hosts(opened.repository()),
+        RepositoryPlace::Cluster(_) | RepositoryPlace::Remote(_) => {
+            pins.with_other_hosts(opened.repository())
+        }
         RepositoryPlace::Store(_) => Ok(pins),
     }
 }

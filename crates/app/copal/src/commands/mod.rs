@@ -27,12 +27,13 @@ mod prune;
 mod repair_store;
 mod restore;
 mod stats;
+mod store_probe;
 mod vm;
 
 use crate::{
     arguments::{
         AgentCommand, CommonArgs, CopalArgs, CopalCommand, DeviceCommand, InspectCommand, JobCommand,
-        PdsCommand, RepairCommand, SessionsCommand, VmCommand,
+        PdsCommand, RepairCommand, SessionsCommand, StoreCommand, VmCommand,
     },
     failure::{Failure, Outcome, exit},
     holder_text, human,
@@ -150,6 +151,7 @@ pub(crate) fn run(arguments: &CopalArgs, output: &CommandOutput) -> Outcome<()> 
         CopalCommand::Device(DeviceCommand::Scrub(words)) => {
             inspect::run(&context, InspectCommand::Scrub(words))
         }
+        CopalCommand::Store(StoreCommand::Probe) => store_probe::run(&context),
         CopalCommand::Kv(words) => kv::run(&context, words),
         CopalCommand::Repair(RepairCommand::Index) => stats::repair_index(&context),
         CopalCommand::Repair(RepairCommand::Leak(words)) => vm::repair_leak(&context, words),
@@ -237,10 +239,12 @@ impl CommandContext<'_> {
     fn needs_store(&self, command: &str, why: &str) -> Outcome<()> {
         match RepositoryPlace::find(&self.arguments.common)? {
             RepositoryPlace::Store(_) => Ok(()),
-            RepositoryPlace::Cluster(_) => Err(Failure::new(
+            RepositoryPlace::Cluster(_) | RepositoryPlace::Remote(_) => Err(Failure::new(
                 exit::DENIED,
                 "denied",
-                format!("`copal {command}` does not work on copal://: {why}; nothing was changed"),
+                format!(
+                    "`copal {command}` works on a repository of this machine only: {why}; nothing was changed"
+                ),
             )),
         }
     }

@@ -15,7 +15,7 @@ use crate::{
     arguments::RepairStore,
     failure::{Failure, Outcome, exit},
     human, password,
-    place::ClusterPlace,
+    place::RepositoryPlace,
 };
 use copal_backup::{
     CheckReport, FreeMethod, IndexHome, Listing, Progress, PruneOptions, ReadData, Repository, Snapshot,
@@ -38,9 +38,9 @@ struct SnapshotVerdicts {
 
 pub(super) fn run(context: &CommandContext<'_>, words: &RepairStore) -> Outcome<()> {
     let common = &context.arguments.common;
-    if ClusterPlace::parse(&words.to)?.is_some() {
+    if RepositoryPlace::shared(&words.to)?.is_some() {
         return Err(Failure::usage(format!(
-            "{} is in a cluster; a repaired store needs a new directory, name one with --to",
+            "{} is not on this machine; a repaired store needs a new directory, name one with --to",
             words.to.display()
         )));
     }

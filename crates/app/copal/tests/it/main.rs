@@ -19,6 +19,7 @@ mod device_probe;
 mod device_store;
 mod disks;
 mod doctor;
+mod elsewhere;
 mod engine;
 mod errors;
 mod examples;

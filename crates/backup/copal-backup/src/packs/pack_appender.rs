@@ -9,7 +9,7 @@ use crate::packs::home::PackHome;
 use crate::packs::pack::format::PackHeader;
 use crate::packs::pack::piece_buffers::PieceBuffers;
 use crate::packs::pack::writer::{FrameHead, FrameInput, PackWriter, PlacedFrame, WrittenPack};
-use crate::packs::pack::{FrameLocation, PackNumber};
+use crate::packs::pack::{FrameLocation, PackNumber, format};
 use crate::packs::pack_store::PackStore;
 use crate::request::error::Result;
 use copal_kv::Durability;
@@ -124,6 +124,11 @@ impl<'a> PackAppender<'a> {
         self.open.clear();
     }
 
+    /// Size at which packs of this store end.
+    pub(crate) fn target_bytes(&self) -> u64 {
+        format::target_bytes(self.pack_store.volumes.store.limits().whole_file_bytes)
+    }
+
     /// Bytes in the open packs.
     pub(crate) fn open_bytes(&self) -> u64 {
         self.open.iter().map(|(_, pack)| pack.bytes()).sum()
@@ -143,6 +148,7 @@ impl<'a> PackAppender<'a> {
         let file = pack_store.volumes.store.writer(vid, name.as_bytes(), &PutOptions::default())?;
         let key = pack_store.keys.pack_key(&header.pack_id);
         let pack = PackWriter::start(file, &key, header, (self.home, volume), &self.buffers)?;
+        let pack = pack.with_target(self.target_bytes());
         self.open.push_back((vid, pack));
         Ok(())
     }

@@ -43,6 +43,9 @@ fn place_of(place: &EnginePlace<'_>) -> Outcome<StoreLocation> {
     match place.store {
         None => match RepositoryPlace::find(place.common)? {
             RepositoryPlace::Store(location) => Ok(location),
+            RepositoryPlace::Remote(url) => Err(Failure::usage(format!(
+                "{url} is in an object store, which has no engine; name a store of this machine with `copal kv --store DIR`"
+            ))),
             RepositoryPlace::Cluster(_) => Err(Failure::usage(
                 "a repository in a cluster has no engine of its own; inspect the store of a data server with \
                  `copal kv --store DIR`",

@@ -55,7 +55,7 @@ fn with_agents(
     let spool = asker::spool_directory()?;
     let stop = Arc::new(AtomicBool::new(false));
     let own = match RepositoryPlace::find(&context.arguments.common)? {
-        RepositoryPlace::Cluster(_) => None,
+        RepositoryPlace::Cluster(_) | RepositoryPlace::Remote(_) => None,
         RepositoryPlace::Store(_) => Some(start_own(context, repository, spool.path(), &stop)?),
     };
     let outcome = FleetClient::connect(repository, &name, spool.path(), words.timeout)

@@ -15,7 +15,7 @@ use crate::packs::home::PackHome;
 use crate::packs::ordered_pool::{OrderedQueue, PoolSize, PoolWorker, run_in_order};
 use crate::packs::pack::reader::PackFooter;
 use crate::packs::pack::writer::FrameInput;
-use crate::packs::pack::{FrameLocation, PackNumber, format};
+use crate::packs::pack::{FrameLocation, PackNumber};
 use crate::packs::pack_appender::PackAppender;
 use crate::packs::pack_store::{LocatedFrame, PackStore};
 use crate::request::error::{Error, Result};
@@ -308,7 +308,8 @@ impl<'c> PackCopy<'c, '_, '_, '_> {
             return Ok(());
         }
         self.moved.push(pack);
-        if self.appender.open_bytes() + (format::TARGET_BYTES / 4) > format::TARGET_BYTES {
+        let target = self.appender.target_bytes();
+        if self.appender.open_bytes() + target / 4 > target {
             self.appender.finish()?;
             self.sweep.unlink_all(&mut self.moved)?;
         }

@@ -21,6 +21,12 @@ pub(crate) const BLOCK_BYTES: usize = 256 << 10;
 pub(crate) const BLOCK_HASH_BYTES: usize = 16;
 /// The writer starts a new pack when a frame would take this one beyond this size.
 pub(crate) const TARGET_BYTES: u64 = 16 << 20;
+/// [`TARGET_BYTES`], or less for a store that creates files up to `whole` bytes in one step: rows, hashes and the
+/// trailer take less than a sixteenth.
+pub(crate) fn target_bytes(whole: Option<u64>) -> u64 {
+    whole.map_or(TARGET_BYTES, |whole| TARGET_BYTES.min(whole - whole / 16))
+}
+
 /// Largest size of a pack.
 pub(crate) const MAX_BYTES: u64 = 64 << 20;
 /// Most frames of a pack.

@@ -29,6 +29,8 @@ pub(crate) struct PackWriter {
     volume: u32,
     /// The frames that have a place.
     rows: Vec<FrameRow>,
+    /// A frame that would end behind this goes into the next pack.
+    target_bytes: u64,
     /// Offset behind the last of them.
     placed_end: u64,
     /// Number of frames that are written.
@@ -123,6 +125,7 @@ impl PackWriter {
             home,
             volume,
             rows: Vec::new(),
+            target_bytes: format::TARGET_BYTES,
             placed_end: 0,
             written: 0,
             offset: 0,
@@ -137,6 +140,12 @@ impl PackWriter {
         Ok(writer)
     }
 
+    /// The same pack, which ends at another size.
+    #[must_use]
+    pub(crate) fn with_target(self, target_bytes: u64) -> PackWriter {
+        PackWriter { target_bytes, ..self }
+    }
+
     pub(crate) fn number(&self) -> PackNumber {
         PackNumber::of(&self.header.pack_id)
     }
@@ -145,7 +154,7 @@ impl PackWriter {
     pub(crate) fn has_room(&self, payload: usize) -> bool {
         let frame = (payload + TAG_BYTES) as u64;
         let rows = self.rows.len() as u32;
-        rows == 0 || (rows < format::MAX_FRAMES && self.placed_end + frame <= format::TARGET_BYTES)
+        rows == 0 || (rows < format::MAX_FRAMES && self.placed_end + frame <= self.target_bytes)
     }
 
     /// Bytes of the pack so far.
