@@ -111,6 +111,8 @@ pub struct StoreLimits {
     pub file_name_bytes: usize,
     /// Longest file that is created in one step; callers that choose their sizes stay below it. `None`: no such size.
     pub whole_file_bytes: Option<u64>,
+    /// One process can hold the store for itself: by a lock of its file, or by a lease.
+    pub leases: bool,
     /// Volumes can be renamed.
     pub renames: bool,
     /// Volumes can have quotas.
@@ -124,6 +126,7 @@ impl Default for StoreLimits {
         StoreLimits {
             file_name_bytes: MAX_FILE_NAME_BYTES,
             whole_file_bytes: None,
+            leases: true,
             renames: true,
             quotas: true,
             removes_empty: true,

@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "a test without threads fails")]
 
 mod backups;
+mod beginnings;
 mod bit_flips;
 mod clocks;
 mod concurrent_consolidate;

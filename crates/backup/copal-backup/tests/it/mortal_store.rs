@@ -175,6 +175,9 @@ impl VolumeStore for MortalStore {
     fn now_ms(&self) -> u64 {
         self.inner.now_ms() + self.ahead_ms
     }
+    fn limits(&self) -> StoreLimits {
+        self.inner.limits()
+    }
     fn is_replicated(&self) -> bool {
         self.is_replicated
     }

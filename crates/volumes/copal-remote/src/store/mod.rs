@@ -160,6 +160,7 @@ impl VolumeStore for RemoteStore {
         StoreLimits {
             file_name_bytes: MAX_NAME_BYTES,
             whole_file_bytes: Some(writer::WHOLE_BYTES),
+            leases: false,
             renames: false,
             quotas: false,
             removes_empty: false,

@@ -13,8 +13,8 @@ use crate::ids::{FileId, VolumeId};
 use crate::limits::{MAX_BATCH_BYTES, MAX_FILE_BYTES, check_metadata};
 use crate::names::{check_file_name, split_parent, split_path};
 use crate::store::{
-    FileInfo, FileWriter, PutOptions, ReadOptions, RemoveMode, SettleChoice, SettleOutcome, VolumeOptions,
-    VolumeStats, VolumeStore,
+    FileInfo, FileWriter, PutOptions, ReadOptions, RemoveMode, SettleChoice, SettleOutcome, StoreLimits,
+    VolumeOptions, VolumeStats, VolumeStore,
 };
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -28,6 +28,7 @@ pub struct MemoryStore {
     clock: Arc<dyn Clock>,
     state: Arc<Mutex<MemoryState>>,
     is_replicated: bool,
+    limits: StoreLimits,
 }
 
 impl Default for MemoryStore {
@@ -48,6 +49,7 @@ impl MemoryStore {
             clock,
             state: Arc::new(Mutex::new(MemoryState::new(incarnation))),
             is_replicated: false,
+            limits: StoreLimits::default(),
         }
     }
 
@@ -55,6 +57,12 @@ impl MemoryStore {
     #[must_use]
     pub fn into_replicated(self) -> MemoryStore {
         MemoryStore { is_replicated: true, ..self }
+    }
+
+    /// The same store, which tells these limits: for tests of their consequences.
+    #[must_use]
+    pub fn with_limits(self, limits: StoreLimits) -> MemoryStore {
+        MemoryStore { limits, ..self }
     }
 
     /// Sets a capacity: creates beyond `bytes` of live files answer `NoSpace`.
@@ -81,6 +89,10 @@ impl VolumeStore for MemoryStore {
 
     fn is_replicated(&self) -> bool {
         self.is_replicated
+    }
+
+    fn limits(&self) -> StoreLimits {
+        self.limits
     }
 
     fn create_volume(

@@ -10,34 +10,31 @@
 //! - This file: opening a repository, and its keys. [`snapshots`]: backups, and the use of snapshots.
 //! - [`maintenance`]: checks, deletion and repair; VMs, popular packs and sessions of a fleet.
 
+mod begin;
 mod maintenance;
 mod snapshots;
 
 use crate::api::key_list::{KeyList, ListedKey};
 use crate::api::lookup::SnapshotLookup;
 use crate::api::snapshot_names::SnapshotNames;
-use crate::api::unlock::{
-    PasswordSlots, beside, catalogs, find_catalog, for_each_slot, has_init, open_role_slot,
-};
+use crate::api::unlock::{PasswordSlots, beside, find_catalog, for_each_slot, open_role_slot};
 use crate::catalog::Catalog;
-use crate::catalog::log::LogName;
+use crate::catalog::log::{AppendOutcome, LogName};
 use crate::catalog::record::Record;
 use crate::catalog::split::has_roles;
 use crate::index::{ChunkIndex, IndexHome};
-use crate::keys::key_slot::{self, HashCost};
+use crate::keys::DomainKeys;
 use crate::keys::role::{Role, RoleKey};
 use crate::keys::roles::Roles;
-use crate::keys::{DomainKeys, random};
 use crate::packs::pack_store::PackStore;
-use crate::packs::volumes::{RepositoryVolumes, open_or_make};
+use crate::packs::volumes::RepositoryVolumes;
 use crate::request::error::{Error, Result};
 use crate::request::peers::HostKey;
 use crate::request::{InitOptions, Layout, RepositoryInfo, Unlock};
 use crate::sessions::parts::RepositoryParts;
 use crate::sessions::repository_locks::RepositoryLocks;
-use bytes::Bytes;
 use copal_chunk::Chunker;
-use copal_volume::{PutOptions, RemoveMode, VolumeId, VolumeStore};
+use copal_volume::{VolumeId, VolumeStore};
 use std::sync::Arc;
 use std::thread::Builder;
 use uuid::Uuid;
@@ -89,20 +86,10 @@ impl Repository {
         index: IndexHome,
         options: &InitOptions,
     ) -> Result<Repository> {
-        for (vid, _) in catalogs(&*volumes)? {
-            if has_init(&*volumes, vid)? {
-                return Err(Error::RepositoryExists);
-            }
-            // The remains of a killed init; nothing was ever stored under it.
-            volumes.remove_volume(vid, RemoveMode::WithFiles)?;
-        }
-        let domain = Uuid::from_bytes(random()?);
-        let master = Zeroizing::new(random::<32>()?);
-        let cost = HashCost { memory_kib: options.argon2_memory_kib, passes: 3, lanes: 1 };
-        let slot = key_slot::encode(&options.unlock, *domain.as_bytes(), key_slot::salt()?, cost, &master)?;
-        let vid =
-            open_or_make(&*volumes, &format!("cat-{}", domain.simple()), true)?.ok_or(Error::NoRepository)?;
-        volumes.put(vid, b"key.0", Bytes::from(slot), &PutOptions::default())?;
+        let (vid, domain, master) = match volumes.limits().leases {
+            true => begin::alone(&*volumes, options)?,
+            false => begin::beside_others(&*volumes, options)?,
+        };
         let keys = Arc::new(DomainKeys::derive(&master));
         let catalog = Catalog::new(Arc::clone(&volumes), vid, keys);
         let profile = options.profile;
@@ -110,7 +97,9 @@ impl Repository {
             Layout::Solo => Record::Init { domain, profile },
             Layout::Fleet { popular_millionths } => Record::InitFleet { domain, profile, popular_millionths },
         };
-        catalog.append(LogName::Domain, 0, &record)?;
+        if let AppendOutcome::Lost = catalog.append(LogName::Domain, 0, &record)? {
+            return Err(Error::RepositoryExists);
+        }
         Repository::open(volumes, index, &options.unlock)
     }
 

@@ -7,7 +7,7 @@ use crate::{IndexHome, InitOptions, Layout, Repository, Unlock};
 use bytes::Bytes;
 use copal_volume::{
     FileId, FileInfo, FileWriter, MemoryStore, PutOptions, ReadOptions, RemoveMode, SettleChoice,
-    SettleOutcome, VolumeError, VolumeId, VolumeOptions, VolumeStats, VolumeStore,
+    SettleOutcome, StoreLimits, VolumeError, VolumeId, VolumeOptions, VolumeStats, VolumeStore,
 };
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -57,6 +57,9 @@ type Done<T> = Result<T, VolumeError>;
 impl VolumeStore for LateStore {
     fn now_ms(&self) -> u64 {
         self.inner.now_ms()
+    }
+    fn limits(&self) -> StoreLimits {
+        self.inner.limits()
     }
     fn is_replicated(&self) -> bool {
         true
