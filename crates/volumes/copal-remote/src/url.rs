@@ -117,8 +117,8 @@ impl RemoteUrl {
             |word: &str| is_secret(word) || word.contains('@') || word.to_ascii_lowercase().contains("%40");
         if path.contains('@') || query.split('&').any(is_open) {
             return Err(usage(format!(
-                "the {scheme} address holds credentials, which others can read there; give them by environment variables, \
-                 by ~/.aws or by --credentials FILE, and change these"
+                "the {scheme} address holds credentials, which others can read there; give them by environment variables \
+                 or by ~/.aws, and change these"
             )));
         }
         let malformed = |why: &str| usage(format!("{scheme}{path}: {why}; give {}", kind.example()));

@@ -27,7 +27,7 @@ Examples:
   copal init --repo /dev/vg/disk --backend log
   copal init --repo /backup/copal --backend auto   (measures the disk, and takes cow or log)
   copal init --repo copal://127.0.0.1:7400/vms   (in a cluster, see `copal master --help`)
-  copal init --repo s3://BUCKET/PREFIX?region=eu-central-1   (in an object store, see `copal store probe --help`)
+  copal init --repo s3://BUCKET/PREFIX           (in an object store, see `copal store probe`)
   copal init --repo /backup/copal                (asks for the password)")]
 pub(crate) struct InitArgs {
     /// Bytes to preallocate for a store file, at least 64MiB (the default), for the backend log 256MiB; a full store
@@ -209,7 +209,7 @@ pub(crate) struct RepairStore {
 /// Commands on an object store.
 #[derive(Debug, Subcommand)]
 pub(crate) enum StoreCommand {
-    /// Ask an object store whether a repository can lie there, and for the rights of these credentials
+    /// Show whether an object store can hold a repository
     #[command(after_help = PROBE_HELP)]
     Probe,
 }

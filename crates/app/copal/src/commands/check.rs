@@ -52,9 +52,11 @@ pub(super) fn check(context: &CommandContext<'_>, check: &CheckArgs) -> Outcome<
     let device_bytes = opened.store().map_or(0, |store| store.objects().device_bytes());
     let report = report.and_then(|mut report| {
         let Some(store) = opened.store() else {
-            context
-                .output
-                .notice("the servers of the cluster are compared by `copal group verify --all --deep`");
+            if let RepositoryPlace::Cluster(_) = RepositoryPlace::find(common)? {
+                context
+                    .output
+                    .notice("the servers of the cluster are compared by `copal group verify --all --deep`");
+            }
             return Ok((report, LeftoverCounts { objects: 0, bytes: 0 }));
         };
         let leftovers = check_store(store, check.read_data, &walk, &mut report)?;

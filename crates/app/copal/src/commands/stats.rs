@@ -24,6 +24,11 @@ pub(super) fn stats(context: &CommandContext<'_>) -> Outcome<()> {
         space,
         is_bounded: matches!(&place, RepositoryPlace::Store(location) if !matches!(location, StoreLocation::Files(_))),
         allocated_bytes: place.allocated_bytes(),
+        elsewhere: match &place {
+            RepositoryPlace::Store(_) => String::new(),
+            RepositoryPlace::Cluster(_) => "in a cluster (`copal status`)".to_owned(),
+            RepositoryPlace::Remote(url) => format!("in an object store ({url})"),
+        },
     };
     context.output.answer(MeasuredFields::new("stats", found.fields()), || found.as_text());
     Ok(())
@@ -49,6 +54,8 @@ struct RepositoryFigures {
     /// Whether the store has a size of its own: a directory of files is bounded by its file system only.
     is_bounded: bool,
     allocated_bytes: Option<u64>,
+    /// Place of a store that is not on this machine.
+    elsewhere: String,
 }
 
 impl RepositoryFigures {
@@ -92,7 +99,7 @@ impl RepositoryFigures {
         ];
         let or_dash = |bytes: Option<u64>| bytes.map_or_else(|| "-".to_owned(), human::bytes);
         match space {
-            None => rows.push(("Store", "in a cluster (`copal status`)".to_owned())),
+            None => rows.push(("Store", self.elsewhere.clone())),
             Some(space) => {
                 let size = self.bounded(space.size_bytes).map(human::bytes);
                 rows.extend([

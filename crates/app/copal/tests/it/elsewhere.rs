@@ -85,8 +85,9 @@ fn a_repository_lives_in_an_object_store() {
     for host in [&one, &two] {
         let listed = good(host, &["snapshots"]);
         assert!(listed.contains("web") && listed.contains("mail"), "{listed}");
-        good(host, &["stats"]);
-        good(host, &["check", "--read-data"]);
+        assert!(good(host, &["stats"]).contains("in an object store (s3://vms/office)"));
+        let checked = run(host, &["check", "--read-data"]);
+        assert!(checked.code == Some(0) && !checked.stderr.contains("cluster"), "{}", checked.stderr);
     }
     good(&two, &["restore", "latest", "--vm", "web", "--target", &two.word("out")]);
     assert!(std::fs::read(two.path("out")).unwrap() == std::fs::read(one.path("disk")).unwrap());

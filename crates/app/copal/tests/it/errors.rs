@@ -504,18 +504,20 @@ fn paths_need_not_be_utf_8() {
 
 /// Symptom: `--repo s3://b/x` created a local directory and reported success, and so did a target. Cause: a
 /// text without `copal://` was a path. Fix: a text with an unknown scheme is refused, with the list of
-/// schemes.
+/// schemes. Object stores came later, so `s3://b/x` is an address now.
 #[test]
 fn an_address_of_another_kind_is_no_path() {
     let house = House::plain();
     Disk::create(&house.path("disk.raw"), MIB, 123);
     house.backup("web", &house.path("disk.raw"));
-    for address in ["s3://b/x", "sftp://h/x", "copal:/x", "copal:x", "nbd:unix:/x", "COPAL://h:7400/v"] {
+    for address in ["b2://b/x", "sftp://h/x", "copal:/x", "copal:x", "nbd:unix:/x", "COPAL://h:7400/v"] {
         expect(&house, &["init", "--repo", address], 2, &["copal://", address]);
         expect(&house, &["kv", "stats", "--repo", address], 2, &["copal://", address]);
         let words = ["restore", "latest", "--vm", "web", "--target", address];
         expect(&house, &words, 2, &["nbd://", address]);
     }
+    expect(&house, &["kv", "stats", "--repo", "s3://b/x"], 2, &["object store", "--store DIR"]);
+    expect(&house, &["init", "--repo", "s3://b"], 2, &["no prefix", "s3://BUCKET/PREFIX"]);
     let mut made = house.command(["init", "--size", "64MiB", "--repo", "./s3:/x"]);
     made.current_dir(house.path("."));
     let run = Run::of(made.output().unwrap());

@@ -26,9 +26,9 @@ const PLACES: [&str; 8] = [
     "/run/",
     "/etc/bash_completion.d/",
 ];
-/// Examples that cannot succeed here, with their exit codes: there is no VM, a storage daemon has no guest, the
-/// disks are too short for a probe, and the repository lies elsewhere.
-const FAILING: [(&str, i32); 10] = [
+/// Examples that cannot succeed here, with their exit codes. There is no VM, a storage daemon has no guest, and the disks
+/// are too short for a probe. The repository lies elsewhere, and there are no credentials of an object store.
+const FAILING: [(&str, i32); 11] = [
     ("disk sda='nbd+unix:", 3),
     ("target 'nbd+unix:", 1),
     ("--freeze agent", 3),
@@ -39,6 +39,7 @@ const FAILING: [(&str, i32); 10] = [
     ("copal device df /backup/copal", 2),
     ("copal device dump /backup/copal", 2),
     ("copal device scrub /backup/copal", 2),
+    ("s3://", 12),
 ];
 /// The bitmap that an example removes.
 const BITMAP: &str = "copal-5f3a9c01-81b2c4d6-0e9f7a35";

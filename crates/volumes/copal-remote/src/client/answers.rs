@@ -149,10 +149,7 @@ fn without_answer(url: &RemoteUrl, error: &opendal::Error) -> ServiceError {
             CloudKind::Azure => "AZURE_STORAGE_ACCOUNT_KEY",
             CloudKind::Google => "GOOGLE_APPLICATION_CREDENTIALS",
         };
-        return fail(
-            RemoteFailure::Credentials,
-            format!("{url}: no credentials found; set {names}, or give --credentials FILE"),
-        );
+        return fail(RemoteFailure::Credentials, format!("{url}: no credentials found; set {names}"));
     }
     if error.kind() == ErrorKind::ConfigInvalid {
         return fail(
