@@ -8,7 +8,7 @@ use crate::{
 };
 use bytes::Bytes;
 use copal_volume::{FileId, FileInfo, VolumeError, VolumeId};
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 /// Files of one page.
 pub(super) const PAGE: usize = 1000;
@@ -62,14 +62,18 @@ impl RemoteState {
     fn heads(&self, page: &[ListedObject]) -> Vec<Result<Option<Arc<KnownObject>>, VolumeError>> {
         let small: u64 = page.iter().map(|object| object.bytes).filter(|bytes| *bytes <= SMALL_BYTES).sum();
         parallel::map(page, self.requests.connections, |object| {
-            if let Some(known) = self.objects.with_tag(&object.key, &object.tag) {
-                return Ok(Some(known));
-            }
-            let is_whole = object.bytes <= SMALL_BYTES && small <= WHOLE_BYTES;
-            match self.objects.fetch(&object.key, if is_whole { object.bytes } else { 0 }) {
-                Err(VolumeError::NotFound) => Ok(None),
-                known => known.map(Some),
-            }
+            let known = match self.objects.with_tag(&object.key, &object.tag) {
+                Some(known) => known,
+                None => {
+                    let is_whole = object.bytes <= SMALL_BYTES && small <= WHOLE_BYTES;
+                    match self.objects.fetch(&object.key, if is_whole { object.bytes } else { 0 }) {
+                        Err(VolumeError::NotFound) => return Ok(None),
+                        known => known?,
+                    }
+                }
+            };
+            known.is_fresh.store(true, Relaxed);
+            Ok(Some(known))
         })
     }
 

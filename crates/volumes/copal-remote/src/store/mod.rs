@@ -26,9 +26,9 @@ use crate::{
 use bytes::Bytes;
 use changes::PendingCreate;
 use copal_volume::{
-    FileId, FileIds, FileInfo, FileWriter, MAX_BATCH_BYTES, PutOptions, RangeSink, ReadOptions, RemoveMode,
-    SettleChoice, SettleOutcome, StoreLimits, VolumeError, VolumeId, VolumeOptions, VolumeStats, VolumeStore,
-    check_metadata,
+    Consistency, FileId, FileIds, FileInfo, FileWriter, MAX_BATCH_BYTES, PutOptions, RangeSink, ReadOptions,
+    RemoveMode, SettleChoice, SettleOutcome, StoreLimits, VolumeError, VolumeId, VolumeOptions, VolumeStats,
+    VolumeStore, check_metadata,
 };
 use objects::ObjectReader;
 use parking_lot::Mutex;
@@ -245,7 +245,9 @@ impl VolumeStore for RemoteStore {
 
     fn stat(&self, vid: VolumeId, name: &[u8], options: &ReadOptions) -> Result<FileInfo, VolumeError> {
         let key = self.shared.key_of(vid, name)?;
-        Ok(self.shared.objects.look_up(&key, options, 0)?.info.clone())
+        // A remembered head may be that of a file which another host has deleted.
+        let current = ReadOptions { consistency: Consistency::Strict, ..*options };
+        Ok(self.shared.objects.look_up(&key, &current, 0)?.info.clone())
     }
 
     fn list(

@@ -10,7 +10,7 @@ use copal_volume::{Consistency, FileInfo, ReadOptions, VolumeError};
 use quick_cache::{Weighter, sync::Cache};
 use std::sync::{
     Arc,
-    atomic::{AtomicU64, Ordering::Relaxed},
+    atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
 };
 
 /// Bytes of the first read of an object: head and checksums of a pack.
@@ -23,7 +23,7 @@ const CACHE_BYTES: u64 = 8 << 20;
 const ENTRY_BYTES: u64 = 256;
 
 /// An object as it is known by a certain tag.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct KnownObject {
     pub(super) kind: ObjectKind,
     pub(super) info: FileInfo,
@@ -31,6 +31,17 @@ pub(super) struct KnownObject {
     pub(super) tag: ObjectTag,
     /// First bytes of the object; the whole object, if it is short.
     pub(super) front: Bytes,
+    /// A list has just shown it, and no read has used it since.
+    pub(super) is_fresh: AtomicBool,
+}
+
+impl KnownObject {
+    /// Whether one read may be answered from memory. A read of a longer object goes to the store under the tag of its
+    /// head, so it notices that the object is gone. A short object is as new as the list that showed it.
+    fn may_answer(&self) -> bool {
+        let is_whole = self.front.len() as u64 == self.head.places().total;
+        !is_whole || self.is_fresh.swap(false, Relaxed)
+    }
 }
 
 /// Reads objects, and remembers their heads by key.
@@ -86,7 +97,7 @@ impl ObjectReader {
         wanted: u64,
     ) -> Result<Arc<KnownObject>, VolumeError> {
         let known = match options.consistency {
-            Consistency::Available => self.cache.get(key),
+            Consistency::Available => self.cache.get(key).filter(|object| object.may_answer()),
             Consistency::Strict => None,
         };
         let object = match known {
@@ -153,6 +164,13 @@ impl ObjectReader {
                 Bytes::copy_from_slice(&front.bytes[..end as usize])
             }
         };
-        Ok(KnownObject { kind: head.kind, info: head.info.clone(), head, tag: front.tag, front: keep })
+        Ok(KnownObject {
+            kind: head.kind,
+            info: head.info.clone(),
+            head,
+            tag: front.tag,
+            front: keep,
+            is_fresh: AtomicBool::new(false),
+        })
     }
 }

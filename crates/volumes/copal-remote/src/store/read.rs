@@ -123,7 +123,11 @@ impl ObjectReader {
             let answers = parallel::map(&left[..now], now, |read| self.blocks(key, &object, &read.blocks));
             for (read, answer) in left[..now].iter().zip(answers) {
                 let answer = match answer {
-                    Err(error) if !error.is_corruption() => return Err(error),
+                    Err(error) if !error.is_corruption() => {
+                        // The next read asks for the head again.
+                        self.forget(key);
+                        return Err(error);
+                    }
                     answer => answer,
                 };
                 for &index in &read.parts {
