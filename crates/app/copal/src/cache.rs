@@ -1,4 +1,4 @@
-//! The store in which an agent caches the index of a repository in a cluster.
+//! The store that caches the index of a repository on other machines.
 //!
 //! The cache holds no other copy of data, so a damaged one is created again. A mark file shows that Copal
 //! created the directory.
@@ -8,6 +8,8 @@
 //! - With the mark, only the files of a store are removed.
 //!
 //! Not here: the index itself (`copal_backup::IndexHome`).
+
+pub(crate) mod place;
 
 use crate::{
     arguments::CommonArgs,
@@ -27,8 +29,7 @@ use std::{
 /// Name of the mark file.
 const MARK: &str = "copal-cache";
 /// Text of the mark file, for people.
-const TEXT: &str =
-    "The cache of a copal agent. Copal may remove the store beside this file and make it anew.\n";
+const TEXT: &str = "The cache of a repository on other machines. Copal may remove the store beside this file and make it anew.\n";
 /// Files of a store, complete or unfinished; a store of files is a directory.
 const STORE: [&str; 5] =
     ["store.copal", "store.copal.unfinished", "store.files", "store.files.unfinished", "init.lock"];
@@ -78,7 +79,7 @@ pub(crate) fn open(
 fn is_old_cache(opened: Outcome<Stack>) -> Outcome<bool> {
     match opened {
         Ok(stack) => {
-            let is_cache = matches!(Repository::probe(&**stack.volumes()), Ok(None));
+            let is_cache = matches!(Repository::find(stack.volumes().clone()), Ok(None));
             stack.close(|_| ())?;
             Ok(is_cache)
         }

@@ -5,12 +5,13 @@
 
 use crate::{
     arguments::{BackendArgs, BackendWord, CommonArgs, InitArgs},
-    cache, cluster,
+    cache::{self, place::CachePlace},
+    cluster,
     failure::{Failure, Outcome, exit},
     password,
     place::{ClusterPlace, RepositoryPlace, remote},
 };
-use copal_backup::{IndexHome, InitOptions, KeptKey, Layout, Repository, Unlock};
+use copal_backup::{FoundRepository, IndexHome, InitOptions, KeptKey, Layout, Repository, Unlock};
 use copal_client::{ClusterStore, LeaseError};
 use copal_node::{
     Access, MemoryShares, NewStore, NodeError, OpenedStore, Patience, Stack, StoreLocation, UnfinishedStore,
@@ -44,6 +45,19 @@ enum RepositoryStore {
     Cluster(ClusterStore),
     /// An object store, which has nothing to close.
     Remote,
+}
+
+/// State of a repository in an object store that a command sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RemoteView {
+    /// That of the moment it asks. For daemons, and for commands that wait.
+    Current,
+    /// That of its start, until it first writes: fewer requests.
+    AtStart,
+    /// As `AtStart`, with the chunk index of this machine for a command that only reads.
+    Indexed,
+    /// The stored bytes themselves, and no copies on this machine.
+    Stored,
 }
 
 /// Recording of look-ups in the engine.
@@ -102,11 +116,11 @@ impl OpenRepository {
         }
     }
 
-    fn in_object_store(repository: Repository) -> OpenRepository {
+    fn in_object_store(repository: Repository, cache: Option<Box<Stack>>) -> OpenRepository {
         OpenRepository {
             repository: Some(Arc::new(repository)),
             ground: RepositoryStore::Remote,
-            cache: None,
+            cache,
             trace: None,
         }
     }
@@ -252,7 +266,10 @@ fn init_in_object_store(
     let options = InitOptions { layout, profile: chunking, ..InitOptions::new(unlock) };
     let made = Repository::init(Arc::new(store.clone()), IndexHome::Memory, &options);
     let repository = made.map_err(|error| remote::explained(&store, error.into()))?;
-    Ok(OpenRepository::in_object_store(common.with_threads(repository)))
+    if let Some(place) = CachePlace::find(common, repository.info().domain)? {
+        place.note_checked(url);
+    }
+    Ok(OpenRepository::in_object_store(common.with_threads(repository), None))
 }
 
 fn init_in_cluster(
@@ -293,14 +310,24 @@ fn take_lease(store: &mut ClusterStore, place: &ClusterPlace, patience: &Patienc
     })
 }
 
-/// Opens the repository with the access that the command needs.
-pub(crate) fn open(common: &CommonArgs, access: Access, patience: &Patience) -> Outcome<OpenRepository> {
+/// Opens the repository with the access and the view that the command needs.
+pub(crate) fn open(
+    common: &CommonArgs,
+    access: Access,
+    view: RemoteView,
+    patience: &Patience,
+) -> Outcome<OpenRepository> {
     let location = match RepositoryPlace::find(common)? {
         RepositoryPlace::Store(location) => location,
         RepositoryPlace::Cluster(place) => {
             return open_in_cluster(common, access, &place, IndexHome::Memory, patience);
         }
-        RepositoryPlace::Remote(url) => return open_in_object_store(common, &url, IndexHome::Memory),
+        RepositoryPlace::Remote(url) => {
+            let wants_index = access == Access::Write || view == RemoteView::Indexed;
+            return open_in_object_store(common, &url, (access, view), |cache| {
+                cache.filter(|_| wants_index).and_then(|cache| cache.index(common))
+            });
+        }
     };
     let opened = location.open(access, &common.store_options(), patience)?;
     let engine_bytes = MemoryShares::of(common.memory_bytes())?.engine;
@@ -376,13 +403,18 @@ pub(crate) fn open_with_cache(
                 "--backend is for the cache of a repository on other machines, and this repository needs none; leave it out",
             ));
         }
-        return open(common, Access::Write, patience);
+        return open(common, Access::Write, RemoteView::Current, patience);
     }
     let stack = cache::open(common, directory, plan, patience)?;
     let index = IndexHome::Kv(stack.kv().clone());
     let mut opened = match &place {
         RepositoryPlace::Cluster(place) => open_in_cluster(common, Access::Write, place, index, patience)?,
-        RepositoryPlace::Remote(url) => open_in_object_store(common, url, index)?,
+        RepositoryPlace::Remote(url) => {
+            // Objects beside the index, unless another place is named.
+            let cache = common.cache.clone().or_else(|| Some(directory.to_owned()));
+            let common = CommonArgs { cache, ..common.clone() };
+            return open_in_object_store(&common, url, (Access::Write, RemoteView::Current), |_| Some(stack));
+        }
         RepositoryPlace::Store(_) => {
             return Err(Failure::plain("store", "the repository is on this machine"));
         }
@@ -407,10 +439,30 @@ fn open_in_cluster(
     Ok(OpenRepository::in_cluster(store, repository))
 }
 
-fn open_in_object_store(common: &CommonArgs, url: &RemoteUrl, index: IndexHome) -> Outcome<OpenRepository> {
+fn open_in_object_store(
+    common: &CommonArgs,
+    url: &RemoteUrl,
+    (access, view): (Access, RemoteView),
+    index: impl FnOnce(Option<&CachePlace>) -> Option<Stack>,
+) -> Outcome<OpenRepository> {
     let store = remote::connect(common, url)?;
-    let opened = open_on(common, Arc::new(store.clone()), index);
-    let repository = opened.map_err(|failure| remote::explained(&store, failure))?;
+    let opened = (|| {
+        let found = Repository::find(Arc::new(store.clone()))?.ok_or(copal_backup::Error::NoRepository)?;
+        let place = CachePlace::find(common, found.domain())?;
+        check_once(common, url, access, place.as_ref())?;
+        let objects = place.as_ref().filter(|_| view != RemoteView::Stored).and_then(CachePlace::objects);
+        if let Some(objects) = objects {
+            store.use_cache(objects);
+        }
+        let cache = index(place.as_ref());
+        let home = cache.as_ref().map_or(IndexHome::Memory, |stack| IndexHome::Kv(stack.kv().clone()));
+        let found = match view {
+            RemoteView::AtStart | RemoteView::Indexed => found.as_of_now(),
+            RemoteView::Current | RemoteView::Stored => found,
+        };
+        Ok((open_found(common, found, home)?, cache))
+    })();
+    let (repository, cache) = opened.map_err(|failure| remote::explained(&store, failure))?;
     if !repository.info().layout.is_fleet() {
         return Err(Failure::new(
             exit::DENIED,
@@ -420,14 +472,36 @@ fn open_in_object_store(common: &CommonArgs, url: &RemoteUrl, index: IndexHome) 
             ),
         ));
     }
-    Ok(OpenRepository::in_object_store(repository))
+    Ok(OpenRepository::in_object_store(repository, cache.map(Box::new)))
+}
+
+/// Checks the properties of the store before this host first writes to it.
+fn check_once(
+    common: &CommonArgs,
+    url: &RemoteUrl,
+    access: Access,
+    place: Option<&CachePlace>,
+) -> Outcome<()> {
+    let is_known = place.map_or(Ok(false), |place| place.has_checked(url))?;
+    if access == Access::Write && !is_known {
+        remote::check_properties(common, url)?;
+        if let Some(place) = place {
+            place.note_checked(url);
+        }
+    }
+    Ok(())
 }
 
 fn open_on(common: &CommonArgs, volumes: Arc<dyn VolumeStore>, index: IndexHome) -> Outcome<Repository> {
-    let encrypted = Repository::probe(&*volumes)?.ok_or(copal_backup::Error::NoRepository)?;
+    let found = Repository::find(volumes)?.ok_or(copal_backup::Error::NoRepository)?;
+    open_found(common, found, index)
+}
+
+fn open_found(common: &CommonArgs, mut found: FoundRepository, index: IndexHome) -> Outcome<Repository> {
+    let encrypted = found.needs_password()?;
     let unlock = password::for_open(common, encrypted)?;
     if matches!(unlock, Unlock::Insecure) && encrypted {
         return Err(copal_backup::Error::PasswordNeeded.into());
     }
-    Ok(common.with_threads(Repository::open(volumes, index, &unlock)?))
+    Ok(common.with_threads(found.open(index, &unlock)?))
 }

@@ -52,7 +52,7 @@ extern crate self as copal_backup;
 
 pub use api::{
     key_list::ListedKey,
-    repository::{self, KeptKey, Repository},
+    repository::{self, FoundRepository, KeptKey, Repository},
 };
 pub use backup::{Collaboration, parts_of_disk};
 pub use catalog::agents::ListedAgent;

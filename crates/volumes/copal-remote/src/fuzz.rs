@@ -3,7 +3,7 @@
 //! Random input does not pass a checksum. For a structure with a checksum, the list therefore also has a decoder of
 //! the contents behind it. Built for tests and fuzzing only.
 
-use crate::{client, format, url::RemoteUrl};
+use crate::{cache, client, format, url::RemoteUrl};
 
 /// Decoder of arbitrary bytes. It returns nothing and must not panic.
 pub type Decoder = fn(&[u8]);
@@ -18,6 +18,10 @@ pub const DECODERS: &[(&str, Decoder)] = &[
     ("object head behind its sum", |bytes| format::fuzz_fields(KEY, bytes)),
     ("volume record", |bytes| {
         let _ = format::open_record(KEY, bytes);
+    }),
+    ("cached object", |bytes| {
+        let _ = cache::entry::decode(KEY, bytes);
+        let _ = cache::entry::fields(KEY, bytes);
     }),
     ("error code and date of an answer", client::fuzz_answer),
     ("address", |bytes| {

@@ -15,6 +15,7 @@
 //!
 //! Not here: the layout of a repository (`copal-backup`), which names come back.
 
+mod cache;
 mod client;
 mod error;
 mod format;
@@ -28,6 +29,7 @@ mod service;
 mod store;
 mod url;
 
+pub use cache::ObjectCache;
 pub use error::{RemoteError, RemoteFailure};
 pub use probe::{ProbeOutcome, ProbeReport};
 pub use store::{RemoteOptions, RemoteStore};

@@ -201,7 +201,7 @@ fn ask_list(objects: &mut ProbeObjects<'_>) -> Result<ProbeOutcome, ServiceError
     let mut keys = Vec::new();
     let listed = |objects: &ProbeObjects<'_>| {
         let page = objects.rules.repeat(|| objects.service.list(&prefix, None, 100))?;
-        Ok::<Vec<String>, ServiceError>(page.into_iter().map(|object| object.key).collect())
+        Ok::<Vec<String>, ServiceError>(page.objects.into_iter().map(|object| object.key).collect())
     };
     for number in 0..LISTED {
         let key = objects.key(&format!("list/{number}"));

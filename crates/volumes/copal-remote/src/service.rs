@@ -49,6 +49,14 @@ pub(crate) struct ListedObject {
     pub(crate) tag: ObjectTag,
 }
 
+/// Part of a list of objects.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ListedPage {
+    pub(crate) objects: Vec<ListedObject>,
+    /// No object follows.
+    pub(crate) is_last: bool,
+}
+
 /// First bytes of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ObjectFront {
@@ -82,14 +90,9 @@ pub(crate) trait ObjectService: Send + Sync {
     fn read(&self, key: &str, range: Range<u64>) -> Result<Bytes, ServiceError>;
     /// Like `read`, if the object still has this tag; `Taken` otherwise.
     fn read_tagged(&self, key: &str, range: Range<u64>, tag: &str) -> Result<Bytes, ServiceError>;
-    /// Objects whose keys begin with `prefix` and are above `after`, in order: at least one unless there is none, about
-    /// `limit`.
-    fn list(
-        &self,
-        prefix: &str,
-        after: Option<&str>,
-        limit: usize,
-    ) -> Result<Vec<ListedObject>, ServiceError>;
+    /// Objects whose keys begin with `prefix` and are above `after`, in order: up to `limit`, at least one unless there
+    /// is none.
+    fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<ListedPage, ServiceError>;
     /// Deletes an object, if it still has this tag; nothing happens if it is gone.
     fn delete(&self, key: &str, tag: Option<&str>) -> Result<(), ServiceError>;
     /// Time of the store: ms since 1970, from its last answer. 0: it has not answered yet.

@@ -42,7 +42,7 @@ pub use limits::{
 pub use memory::MemoryStore;
 pub use names::{UNKNOWN_FILE_NAME, check_file_name, check_volume_name, split_parent, split_path};
 pub use store::{
-    Consistency, FileInfo, FileTailSink, FileWriter, PutOptions, RangeSink, ReadOptions, RemoveMode,
-    SettleChoice, SettleOutcome, StoreLimits, VolumeOptions, VolumeStats, VolumeStore,
+    Consistency, FileInfo, FilePage, FileTailSink, FileWriter, PutOptions, RangeSink, ReadOptions,
+    RemoveMode, SettleChoice, SettleOutcome, StoreLimits, VolumeOptions, VolumeStats, VolumeStore,
 };
 pub use token_bucket::TokenBucket;

@@ -42,6 +42,9 @@ pub enum Consistency {
     Available,
     /// Sees every create and delete acknowledged before the read began.
     Strict,
+    /// For a name that no second file ever gets: any copy of the file serves, also of a deleted one. An embedded
+    /// store answers as for `Strict`.
+    AnyCopy,
 }
 
 /// Options of reading a file.
@@ -56,6 +59,8 @@ pub struct ReadOptions {
 impl ReadOptions {
     /// Sees every create and delete acknowledged before; reads any file of the name.
     pub const STRICT: ReadOptions = ReadOptions { consistency: Consistency::Strict, if_file: None };
+    /// Reads any copy of the only file that ever has the name.
+    pub const ANY_COPY: ReadOptions = ReadOptions { consistency: Consistency::AnyCopy, if_file: None };
 }
 
 /// Options of a volume, set when it is created.
@@ -134,6 +139,15 @@ impl Default for StoreLimits {
     }
 }
 
+/// Part of a listing of files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FilePage {
+    /// Names and heads, in order.
+    pub files: Vec<(Bytes, FileInfo)>,
+    /// No file follows; otherwise the next page may still be empty.
+    pub is_last: bool,
+}
+
 /// Streams one file; visible at `commit`, abandoned on drop.
 pub trait FileWriter: Send {
     /// Adds bytes at the end. May block on the device; holds at most one 4 MiB piece in memory.
@@ -196,7 +210,7 @@ pub trait VolumeStore: Send + Sync {
     /// `InvalidName`: the new path lies below the old one.
     fn rename_volume(&self, from: &str, to: &str) -> Result<(), VolumeError>;
 
-    /// Up to `limit` direct children of `parent`, names bytewise ascending and above `after`.
+    /// Up to `limit` direct children of `parent`, names bytewise ascending and above `after`; fewer only at the end.
     /// # Errors
     /// `NotFound`: no such parent.
     fn list_volumes(
@@ -325,6 +339,36 @@ pub trait VolumeStore: Send + Sync {
         limit: usize,
         options: &ReadOptions,
     ) -> Result<Vec<(Bytes, FileInfo)>, VolumeError>;
+
+    /// Like [`list`](VolumeStore::list), and tells whether this page is the last. Where each request costs, a store that
+    /// knows saves the one that finds nothing.
+    /// # Errors
+    /// `Corrupt`.
+    fn list_page(
+        &self,
+        vid: VolumeId,
+        prefix: &[u8],
+        after: Option<&[u8]>,
+        limit: usize,
+        options: &ReadOptions,
+    ) -> Result<FilePage, VolumeError> {
+        let files = self.list(vid, prefix, after, limit, options)?;
+        Ok(FilePage { is_last: files.is_empty(), files })
+    }
+
+    /// Lets lists and look-ups in a volume show it as it is now, for a command that reads many parts of it once;
+    /// [`VolumeId::ROOT`] stands for the names of all volumes. This ends with
+    /// [`release_lists`](VolumeStore::release_lists), with the first change through this store, and when a file turns out
+    /// to be gone. A list of more than `most` files or volumes is not held. A store in which a list costs little does
+    /// nothing.
+    /// # Errors
+    /// Only those common to all operations.
+    fn hold_list(&self, _vid: VolumeId, _most: usize) -> Result<(), VolumeError> {
+        Ok(())
+    }
+
+    /// Ends [`hold_list`](VolumeStore::hold_list): later lists and look-ups ask again.
+    fn release_lists(&self) {}
 
     /// Deletes the file if the name still leads to `fid`; otherwise nothing happens, without an error.
     /// Durable on return; may be repeated.

@@ -82,6 +82,13 @@ pub(crate) struct CommonArgs {
     /// [default: 15m]
     #[arg(long, global = true, value_name = "DURATION", value_parser = human::parse_duration)]
     pub(crate) retry_for: Option<Duration>,
+    /// Directory in which commands on an object store keep its index and short objects for the next command; none: keep
+    /// nothing [default: copal in $XDG_CACHE_HOME or ~/.cache]
+    #[arg(long, global = true, env = "COPAL_CACHE", value_name = "DIR")]
+    pub(crate) cache: Option<PathBuf>,
+    /// Most bytes of the cache of one repository [default: 2G]
+    #[arg(long, global = true, value_name = "SIZE", value_parser = human::parse_bytes)]
+    pub(crate) cache_limit: Option<u64>,
     /// Use pread and pwrite even if the kernel has io_uring
     #[arg(long, global = true)]
     pub(crate) no_io_uring: bool,

@@ -12,6 +12,7 @@ use crate::{
     human,
     place::RepositoryPlace,
     repository::OpenRepository,
+    repository::RemoteView,
     stdin::InterruptibleStdin,
 };
 use copal_backup::{BackupRequest, BackupSummary, DiskSource, Error};
@@ -53,7 +54,7 @@ pub(super) fn run(context: &CommandContext<'_>, backup: &BackupArgs) -> Outcome<
     for typed in typed.iter().filter(|_| running.is_none()) {
         source::refuse_own(&place, &typed.image)?;
     }
-    let opened = context.open(Access::Write)?;
+    let opened = context.open_for(Access::Write, RemoteView::AtStart)?;
     let mut point = None;
     if let Some(vm) = running {
         match live::hold(opened.repository(), vm, backup.format) {

@@ -11,6 +11,7 @@ use crate::{
     human,
     output::write_out,
     place::RepositoryPlace,
+    repository::RemoteView,
 };
 use conclude::conclude;
 use copal_backup::{CheckReport, ReadData, Snapshot};
@@ -39,7 +40,7 @@ pub(super) fn check(context: &CommandContext<'_>, check: &CheckArgs) -> Outcome<
             "--coverage lists the bytes of a store file; this repository has none, leave it out",
         ));
     }
-    let opened = context.open(Access::Read)?;
+    let opened = context.open_for(Access::Read, RemoteView::Stored)?;
     let meter = context.meter();
     let used = opened.store().map_or(0, |store| store.objects().space().live_bytes);
     let walk = CheckProgress::new(&meter, check.read_data, used);
@@ -184,7 +185,7 @@ fn whole_ranges(damages: &[copal_object::StoreDamage]) -> Vec<copal_object::Stor
 }
 
 pub(super) fn verify(context: &CommandContext<'_>, verify: &VerifyArgs) -> Outcome<()> {
-    let opened = context.open(Access::Read)?;
+    let opened = context.open_for(Access::Read, RemoteView::Stored)?;
     let repository = opened.repository();
     let meter = context.meter();
     let report = repository

@@ -9,6 +9,7 @@ use crate::{
     pins::ExportPins,
     place::RepositoryPlace,
     repository::OpenRepository,
+    repository::RemoteView,
 };
 use copal_backup::{
     ForgetOptions, Snapshot, SnapshotId,
@@ -71,7 +72,7 @@ pub(super) fn run(context: &CommandContext<'_>, forget: &ForgetArgs) -> Outcome<
     let access = if forget.dry_run { Access::Read } else { Access::Write };
     let judge = |opened: &OpenRepository, pins: &ExportPins| judge(opened, forget, &policy, pins);
     let pins = pins_out_of_the_way(context, forget.dry_run, forget.force, judge)?;
-    let opened = context.open_behind(access, &pins)?;
+    let opened = context.open_behind(access, RemoteView::Current, &pins)?;
     let seen = pins_now(context, &opened, pins, forget.dry_run, forget.force, judge);
     let outcome = seen.and_then(|pins| judge(&opened, &pins)).and_then(|judgement| {
         let judgement = judgement.or_refuse(forget.dry_run)?;

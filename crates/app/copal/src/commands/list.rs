@@ -8,13 +8,14 @@ use crate::{
     arguments::{LsArgs, SnapshotsArgs},
     failure::{Failure, Outcome, exit},
     human,
+    repository::RemoteView,
 };
 use copal_backup::{Listing, Snapshot};
 use copal_node::Access;
 use serde_json::json;
 
 pub(super) fn snapshots(context: &CommandContext<'_>, snapshots: &SnapshotsArgs) -> Outcome<()> {
-    let opened = context.open(Access::Read)?;
+    let opened = context.open_for(Access::Read, RemoteView::AtStart)?;
     let found = opened.repository().list(snapshots.vm.as_deref()).map_err(Failure::from);
     let Listing { snapshots: mut found, damaged } = close(opened, found)?;
     found.retain(|snapshot| is_wanted(snapshots, snapshot));
@@ -108,7 +109,7 @@ fn row(snapshot: &Snapshot) -> Vec<String> {
 }
 
 pub(super) fn ls(context: &CommandContext<'_>, ls: &LsArgs) -> Outcome<()> {
-    let opened = context.open(Access::Read)?;
+    let opened = context.open_for(Access::Read, RemoteView::AtStart)?;
     let repository = opened.repository();
     let found = repository
         .resolve(&ls.which.snapshot, ls.which.vm.as_deref())

@@ -41,7 +41,7 @@ use crate::{
     output::{CommandOutput, write_out},
     pins::ExportPins,
     place::RepositoryPlace,
-    repository::{self, OpenRepository},
+    repository::{self, OpenRepository, RemoteView},
     signals,
 };
 use clap::CommandFactory;
@@ -168,29 +168,34 @@ impl CommandContext<'_> {
     /// Opens the repository. A writer waits at least a moment for exports, which lock a store only while they
     /// read from it.
     fn open(&self, access: Access) -> Outcome<OpenRepository> {
+        self.open_for(access, RemoteView::Current)
+    }
+
+    /// Like [`CommandContext::open`]; in an object store with this view.
+    fn open_for(&self, access: Access, view: RemoteView) -> Outcome<OpenRepository> {
         match access {
-            Access::Read => repository::open(&self.arguments.common, access, &self.patience()),
+            Access::Read => repository::open(&self.arguments.common, access, view, &self.patience()),
             Access::Write => {
                 let pins = ExportPins::look(&RepositoryPlace::find(&self.arguments.common)?);
-                self.open_behind(access, &pins)
+                self.open_behind(access, view, &pins)
             }
         }
     }
 
     /// Opens the repository beside exports that may be reading from it: they close an idle store within
     /// moments.
-    fn open_behind(&self, access: Access, pins: &ExportPins) -> Outcome<OpenRepository> {
+    fn open_behind(&self, access: Access, view: RemoteView, pins: &ExportPins) -> Outcome<OpenRepository> {
         let limit = match !pins.may_be_reading() || access == Access::Read {
             true => self.wait,
             false => self.wait.max(EXPORT_WAIT),
         };
-        repository::open(&self.arguments.common, access, &self.patience_of(limit))
+        repository::open(&self.arguments.common, access, view, &self.patience_of(limit))
     }
 
     /// Opens the repository again for work after the command's own, without recording look-ups.
     fn open_again(&self, access: Access) -> Outcome<OpenRepository> {
         let common = CommonArgs { record_gets: None, ..self.arguments.common.clone() };
-        repository::open(&common, access, &self.patience())
+        repository::open(&common, access, RemoteView::Current, &self.patience())
     }
 
     /// Longest wait for a store that another process has open, as given by `--wait`; Ctrl-C ends it.

@@ -12,6 +12,7 @@ use crate::{
     pins::ExportPins,
     place::RepositoryPlace,
     repository::OpenRepository,
+    repository::RemoteView,
 };
 use copal_backup::{FreeMethod, Layout, PruneOptions, PruneSummary};
 use copal_node::Access;
@@ -22,7 +23,7 @@ use std::time::Instant;
 pub(super) fn delete(context: &CommandContext<'_>, delete: &DeleteArgs) -> Outcome<()> {
     let judge = |opened: &OpenRepository, pins: &ExportPins| judge_named(opened, delete, pins);
     let pins = forget::pins_out_of_the_way(context, delete.dry_run, delete.force, judge)?;
-    let opened = context.open_behind(access(delete.dry_run), &pins)?;
+    let opened = context.open_behind(access(delete.dry_run), RemoteView::Current, &pins)?;
     let seen = forget::pins_now(context, &opened, pins, delete.dry_run, delete.force, judge);
     let outcome = seen.and_then(|pins| free(context, &opened, delete, &pins));
     let freed = close(context, opened, outcome, delete.dry_run)?;
@@ -193,7 +194,7 @@ pub(super) fn prune(context: &CommandContext<'_>, prune: &PruneArgs) -> Outcome<
         false => forget::by_policy(opened, prune.vm.as_deref(), &policy, guards, pins),
     };
     let pins = forget::pins_out_of_the_way(context, prune.dry_run, prune.force, judge)?;
-    let opened = context.open_behind(access(prune.dry_run), &pins)?;
+    let opened = context.open_behind(access(prune.dry_run), RemoteView::Current, &pins)?;
     let work = || -> Outcome<FreedSpace> {
         let pins = forget::pins_now(context, &opened, pins, prune.dry_run, prune.force, judge)?;
         let judgement = judge(&opened, &pins)?.or_refuse(prune.dry_run)?;

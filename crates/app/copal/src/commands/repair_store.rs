@@ -119,9 +119,9 @@ fn judge(
     volumes: &Arc<dyn VolumeStore>,
     kv: &copal_kv::Store,
 ) -> Outcome<SnapshotVerdicts> {
-    let encrypted = Repository::probe(&**volumes)?.ok_or(copal_backup::Error::NoRepository)?;
-    let unlock = password::for_open(&context.arguments.common, encrypted)?;
-    let repository = Repository::open(Arc::clone(volumes), IndexHome::Kv(kv.clone()), &unlock)?;
+    let mut found = Repository::find(Arc::clone(volumes))?.ok_or(copal_backup::Error::NoRepository)?;
+    let unlock = password::for_open(&context.arguments.common, found.needs_password()?)?;
+    let repository = found.open(IndexHome::Kv(kv.clone()), &unlock)?;
     let repository = context.arguments.common.with_threads(repository);
     let mut unknown = repository.salvage_catalog()?;
     let meter = context.meter();

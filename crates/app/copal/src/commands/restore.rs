@@ -9,6 +9,7 @@ use crate::{
     human,
     place::RepositoryPlace,
     repository::OpenRepository,
+    repository::RemoteView,
     stdout,
 };
 use copal_backup::{RestoreRequest, RestoreSummary, Snapshot, Vm};
@@ -42,7 +43,7 @@ pub(super) fn run(context: &CommandContext<'_>, restore: &RestoreArgs) -> Outcom
     if to_stdout && std::io::stdout().is_terminal() {
         return Err(Failure::usage("standard output is a terminal; send it into a pipe or a file"));
     }
-    let opened = context.open(Access::Read)?;
+    let opened = context.open_for(Access::Read, RemoteView::AtStart)?;
     let outcome = copy(context, restore, &opened, memory.work);
     let lost = opened.repository().lost_frames();
     let outcome = close(opened, outcome);

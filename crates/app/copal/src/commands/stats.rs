@@ -5,6 +5,7 @@ use crate::{
     failure::{Failure, Outcome},
     human,
     place::RepositoryPlace,
+    repository::RemoteView,
 };
 use copal_backup::{RepositoryInfo, RepositoryStats};
 use copal_node::{Access, StoreLocation};
@@ -13,7 +14,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 pub(super) fn stats(context: &CommandContext<'_>) -> Outcome<()> {
-    let opened = context.open(Access::Read)?;
+    let opened = context.open_for(Access::Read, RemoteView::Indexed)?;
     let (info, space) = (opened.repository().info(), opened.store().map(|store| store.objects().space()));
     let stats = opened.repository().stats().map_err(Failure::from);
     let stats = close(opened, stats)?;

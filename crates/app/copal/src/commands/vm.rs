@@ -10,6 +10,7 @@ use crate::{
     failure::{Failure, Outcome, exit},
     human,
     repository::OpenRepository,
+    repository::RemoteView,
 };
 use copal_backup::{HolderInfo, Vm, VmStats};
 use copal_node::Access;
@@ -44,7 +45,7 @@ struct VmStatsFields<'a> {
 }
 
 pub(super) fn list(context: &CommandContext<'_>) -> Outcome<()> {
-    let opened = context.open(Access::Read)?;
+    let opened = context.open_for(Access::Read, RemoteView::AtStart)?;
     let repository = opened.repository();
     let listed = repository.vms().and_then(|vms| Ok((vms, repository.list(None)?)));
     let (vms, listing) = close(opened, listed.map_err(Failure::from))?;
@@ -71,7 +72,7 @@ pub(super) fn list(context: &CommandContext<'_>) -> Outcome<()> {
 }
 
 pub(super) fn sessions(context: &CommandContext<'_>) -> Outcome<()> {
-    let opened = context.open(Access::Read)?;
+    let opened = context.open_for(Access::Read, RemoteView::AtStart)?;
     let sessions = opened.repository().sessions().map_err(Failure::from);
     let sessions = close(opened, sessions)?;
     let open = sessions.iter().flat_map(|(vm, open)| open.iter().map(move |open| (vm, open)));
@@ -113,7 +114,7 @@ pub(super) fn fence(context: &CommandContext<'_>, words: &SessionsFence) -> Outc
 }
 
 pub(super) fn stats(context: &CommandContext<'_>, name: &str) -> Outcome<()> {
-    let opened = context.open(Access::Read)?;
+    let opened = context.open_for(Access::Read, RemoteView::AtStart)?;
     let stats = opened.repository().vm_stats(name).map_err(Failure::from);
     let stats = close(opened, stats)?;
     let fields = VmStatsFields {

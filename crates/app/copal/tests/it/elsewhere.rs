@@ -7,12 +7,12 @@ use std::{path::PathBuf, process::Command};
 const SECRET: &str = "a-secret-that-nobody-prints";
 
 /// A bucket, and hosts that keep one repository in it.
-struct Bucket {
-    server: ObjectServer,
+pub(crate) struct Bucket {
+    pub(crate) server: ObjectServer,
 }
 
 impl Bucket {
-    fn new() -> Bucket {
+    pub(crate) fn new() -> Bucket {
         let server = ObjectServer::start();
         server.create_bucket("vms");
         Bucket { server }
@@ -23,18 +23,19 @@ impl Bucket {
     }
 
     /// Scratch space of a host of the repository.
-    fn host(&self) -> House {
+    pub(crate) fn host(&self) -> House {
         House::elsewhere(&self.url())
     }
 }
 
 /// `copal` on a host, with credentials.
-fn command(host: &House, words: &[&str]) -> Command {
+pub(crate) fn command(host: &House, words: &[&str]) -> Command {
     let mut command = host.command(words);
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("AWS_")) {
         command.env_remove(name);
     }
     command.env("AWS_ACCESS_KEY_ID", "ak").env("AWS_SECRET_ACCESS_KEY", SECRET);
+    command.env("XDG_CACHE_HOME", host.path("xdg"));
     command.args(["--retry-for", "20s"]);
     command
 }
@@ -46,7 +47,7 @@ fn run(host: &House, words: &[&str]) -> Run {
     run
 }
 
-fn good(host: &House, words: &[&str]) -> String {
+pub(crate) fn good(host: &House, words: &[&str]) -> String {
     let run = run(host, words);
     assert_eq!(run.code, Some(0), "{words:?}: {}", run.stderr);
     String::from_utf8(run.stdout).unwrap()
@@ -59,7 +60,7 @@ fn bad(host: &House, words: &[&str], code: i32) -> String {
 }
 
 /// An image of `bytes` random bytes.
-fn image(host: &House, name: &str, seed: u64, bytes: usize) -> String {
+pub(crate) fn image(host: &House, name: &str, seed: u64, bytes: usize) -> String {
     std::fs::write(host.path(name), copal_testkit::Random::new(seed).bytes(bytes)).unwrap();
     host.word(name)
 }
@@ -171,6 +172,7 @@ fn failures_have_their_exit_codes_and_tell_what_to_do() {
 fn host_command(host: &House, words: &[&str]) -> std::process::Output {
     let mut command = host.command(words);
     command.env("AWS_ACCESS_KEY_ID", "ak").env("AWS_SECRET_ACCESS_KEY", SECRET);
+    command.env("XDG_CACHE_HOME", host.path("xdg"));
     command.output().unwrap()
 }
 

@@ -53,6 +53,7 @@ mod qemu;
 mod racks;
 mod read_only;
 mod recovery;
+mod requests;
 mod rescue;
 mod retention;
 mod round_trip;

@@ -17,7 +17,7 @@ use crate::request::{BackupCounts, Listing, MIN_DIGITS, Snapshot, SnapshotId, Vm
 use crate::retention::{ClockRange, Misdated, misdated};
 use crate::sessions::parts::RepositoryParts;
 use crate::snapshot::manifest::Manifest;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use uuid::Uuid;
 
 /// A shorter prefix may also match a snapshot in a log that cannot be read.
@@ -74,7 +74,18 @@ impl<'a> SnapshotLookup<'a> {
     }
 
     fn described(&self, published: &[FoundSnapshot]) -> Result<Vec<Snapshot>> {
-        published.iter().map(|found| self.describe(found)).collect()
+        let mut by_vm: HashMap<Uuid, Vec<usize>> = HashMap::new();
+        for (at, found) in published.iter().enumerate() {
+            by_vm.entry(found.vm.uuid).or_default().push(at);
+        }
+        let mut described: Vec<Option<Snapshot>> = published.iter().map(|_| None).collect();
+        for (vm, places) in by_vm {
+            let of_vm: Vec<PublishedSnapshot> = places.iter().map(|at| published[*at].published).collect();
+            for (at, manifest) in places.into_iter().zip(self.parts.any_manifests(vm, &of_vm)?) {
+                described[at] = Some(described_by(&published[at], manifest)?);
+            }
+        }
+        Ok(described.into_iter().flatten().collect())
     }
 
     /// Carries out `Repository::clock`.
@@ -101,7 +112,7 @@ impl<'a> SnapshotLookup<'a> {
     /// Carries out `Repository::resolve`.
     pub(crate) fn resolve(&self, spec: &str, vm: Option<&str>) -> Result<Snapshot> {
         let found = self.resolve_spec(spec, vm)?;
-        let manifest = self.parts.manifest(found.vm.uuid, &found.published)?;
+        let manifest = self.parts.any_manifest(found.vm.uuid, &found.published)?;
         Ok(snapshot_of(&found, Ok(manifest)))
     }
 
@@ -201,22 +212,17 @@ impl<'a> SnapshotLookup<'a> {
     }
 
     fn describe(&self, found: &FoundSnapshot) -> Result<Snapshot> {
-        match self.parts.manifest(found.vm.uuid, &found.published) {
-            Ok(manifest) => Ok(snapshot_of(found, Ok(manifest))),
-            Err(Error::Damaged { detail, .. }) => Ok(snapshot_of(found, Err(detail))),
-            Err(error) if error.is_corruption() => Ok(snapshot_of(found, Err(error.to_string()))),
-            Err(error) => Err(error),
-        }
+        described_by(found, self.parts.any_manifest(found.vm.uuid, &found.published))
     }
 
     /// The manifest of a snapshot of any VM.
     pub(crate) fn find(&self, snapshot: SnapshotId) -> Result<Manifest> {
         if let Some((vm, published)) = self.cached_snapshot(snapshot)? {
-            return self.parts.manifest(vm, &published);
+            return self.parts.any_manifest(vm, &published);
         }
         let VisibleSnapshots { published, damaged } = self.visible(None)?;
         if let Some(found) = published.iter().find(|found| found.published.snapshot == snapshot) {
-            return self.parts.manifest(found.vm.uuid, &found.published);
+            return self.parts.any_manifest(found.vm.uuid, &found.published);
         }
         Err(damaged.into_iter().next().map_or_else(
             || Error::NotFound { what: "snapshot", name: snapshot.to_string() },
@@ -277,6 +283,16 @@ fn refuse_several_vms(published: &[FoundSnapshot]) -> Result<()> {
         vms.push_str(&format!(" and {more} more"));
     }
     Err(Error::WhichVm { vms })
+}
+
+/// Describes a snapshot by its manifest, or by the damage of that.
+fn described_by(found: &FoundSnapshot, manifest: Result<Manifest>) -> Result<Snapshot> {
+    match manifest {
+        Ok(manifest) => Ok(snapshot_of(found, Ok(manifest))),
+        Err(Error::Damaged { detail, .. }) => Ok(snapshot_of(found, Err(detail))),
+        Err(error) if error.is_corruption() => Ok(snapshot_of(found, Err(error.to_string()))),
+        Err(error) => Err(error),
+    }
 }
 
 /// Describes a snapshot. `manifest` is its manifest, or the reason why that cannot be read.

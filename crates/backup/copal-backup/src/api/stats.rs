@@ -19,7 +19,7 @@ pub(crate) fn repository_stats(parts: &RepositoryParts) -> Result<RepositoryStat
         stats.snapshots += state.published.len() as u64;
         stats.vms += u64::from(!state.published.is_empty());
         for published in &state.published {
-            match parts.manifest(vm.uuid, published) {
+            match parts.any_manifest(vm.uuid, published) {
                 Ok(manifest) => {
                     let logical = manifest.counts.logical_bytes;
                     stats.logical_bytes = stats.logical_bytes.saturating_add(logical);

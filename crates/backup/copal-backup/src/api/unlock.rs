@@ -135,6 +135,20 @@ impl PasswordSlots {
         PasswordSlots { slots, unread: read.err() }
     }
 
+    /// Whether a password opens the repository; without any password slot, a role key is needed.
+    /// # Errors
+    /// The error that ended the reading, if no slot was read.
+    pub(crate) fn needs_password(&mut self) -> Result<bool> {
+        match (self.slots.first(), self.unread.take()) {
+            (Some((_, slot)), unread) => {
+                self.unread = unread;
+                Ok(slot.needs_password())
+            }
+            (None, Some(error)) => Err(error),
+            (None, None) => Ok(true),
+        }
+    }
+
     /// Tries the slots in their order; `None` if none opens. Hashes the password once for each, in 64 MiB of memory
     /// that are freed on return.
     /// # Errors

@@ -3,7 +3,7 @@
 //! A session publishes only if it has read the VM's log to the end and is not fenced. Check and publication
 //! are one compare-and-swap on the log (BAK-5).
 
-use super::base::BaseSnapshot;
+use super::{SessionHolder, base::BaseSnapshot};
 use crate::catalog::fields::SessionId;
 use crate::catalog::log::{AppendOutcome, LogName};
 use crate::catalog::record::Record;
@@ -13,7 +13,6 @@ use crate::keys::random;
 use crate::packs::volumes::settled;
 use crate::request::Vm;
 use crate::request::error::{Error, Result};
-use crate::request::open_session::HolderId;
 use crate::retention::misdated;
 use crate::sessions::lease::{fence::fence_dead_here, sessions as leases};
 use crate::sessions::parts::RepositoryParts;
@@ -48,13 +47,13 @@ impl BackupSession {
     pub(crate) fn open(
         parts: &RepositoryParts,
         vm: &Vm,
-        holder: Option<HolderId>,
+        holder: &mut SessionHolder<'_>,
     ) -> Result<(BackupSession, Option<BaseSnapshot>)> {
         let opened = BackupSession::append_open(parts, vm, holder)?;
         if parts.pack_store().layout.is_fleet() {
             // This must follow the Open record: a prune has listed its packs before the record, or sees the
             // session.
-            parts.finish_removals_of(vm.uuid)?;
+            parts.finish_removals_of(vm.uuid, &*parts.catalog().known_vm(vm.uuid)?)?;
             parts.index_vm(vm.uuid)?;
         }
         Ok(opened)
@@ -63,7 +62,7 @@ impl BackupSession {
     fn append_open(
         parts: &RepositoryParts,
         named: &Vm,
-        holder: Option<HolderId>,
+        holder: &mut SessionHolder<'_>,
     ) -> Result<(BackupSession, Option<BaseSnapshot>)> {
         let vm = named.uuid;
         let is_alone = !parts.is_written_by_several();
@@ -105,7 +104,7 @@ impl BackupSession {
             let base = newest_readable(parts, vm, &state);
             let session = id;
             let snapshot = base.as_ref().map(|base| base.manifest.snapshot);
-            let record = match holder {
+            let record = match holder.begin(parts)? {
                 Some(holder) => Record::OpenHeld { session, base: snapshot, holder },
                 None => Record::Open { session, base: snapshot },
             };

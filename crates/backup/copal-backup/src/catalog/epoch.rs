@@ -28,15 +28,12 @@ pub(crate) fn newest_epoch(files: &CatalogFiles) -> Result<u64> {
 
 fn epochs(files: &CatalogFiles) -> Result<Vec<(Bytes, FileInfo)>> {
     let mut found = Vec::new();
-    loop {
-        let after = found.last().map(|(name, _): &(Bytes, FileInfo)| name.clone());
-        // If no newer epoch is listed, an index counts as complete, so the listing is strict.
-        let page = files.strict_page(PREFIX, after.as_deref())?;
-        if page.is_empty() {
-            return Ok(found);
-        }
-        found.extend(page);
-    }
+    // If no newer epoch is listed, an index counts as complete; the listing is strict.
+    files.for_each(PREFIX, |name, info| {
+        found.push((Bytes::copy_from_slice(name), info.clone()));
+        Ok(())
+    })?;
+    Ok(found)
 }
 
 /// Creates the epoch after `from` and returns it; `None` if another process did.

@@ -8,7 +8,7 @@ use crate::keys::role::Role;
 use crate::packs::volumes::{for_each_file, settled};
 use crate::request::error::{Error, Result};
 use bytes::Bytes;
-use copal_volume::{FileId, FileInfo, PutOptions, ReadOptions, VolumeError, VolumeId, VolumeStore};
+use copal_volume::{FileId, FileInfo, FilePage, PutOptions, ReadOptions, VolumeError, VolumeId, VolumeStore};
 use std::sync::Arc;
 
 /// Files in one page of a listing.
@@ -60,11 +60,11 @@ impl CatalogFiles {
         settled(&*self.store, self.vid, fid)
     }
 
-    /// One page of a strict listing, which shows every acknowledged file. An empty page is the end.
+    /// One page of a strict listing, which shows every acknowledged file.
     /// # Errors
     /// Errors of the store.
-    pub(super) fn strict_page(&self, prefix: &str, after: Option<&[u8]>) -> Result<Vec<(Bytes, FileInfo)>> {
-        Ok(self.store.list(self.vid, prefix.as_bytes(), after, PAGE, &ReadOptions::STRICT)?)
+    pub(super) fn strict_page(&self, prefix: &str, after: Option<&[u8]>) -> Result<FilePage> {
+        Ok(self.store.list_page(self.vid, prefix.as_bytes(), after, PAGE, &ReadOptions::STRICT)?)
     }
 
     /// Calls `visit` for each file whose name begins with `prefix`, by a strict listing.

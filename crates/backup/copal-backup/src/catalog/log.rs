@@ -8,7 +8,7 @@ use super::record::Record;
 use crate::keys::SignatureState;
 use crate::request::error::{Error, Result};
 use bytes::Bytes;
-use copal_volume::{ReadOptions, VolumeError};
+use copal_volume::{FilePage, ReadOptions, VolumeError};
 use uuid::Uuid;
 
 /// Longest record. A longer file is read one byte beyond this, so that its envelope refuses it.
@@ -61,6 +61,14 @@ pub(crate) enum AppendOutcome {
     Lost,
 }
 
+/// Outcome of the creation of a record.
+pub(super) enum CreatedRecord {
+    /// The number is this record's. The record as it reads, unless its time is not known.
+    Ours(Option<LogEntry>),
+    /// Another process has the number.
+    Lost,
+}
+
 /// One record.
 /// # Errors
 /// `Damaged`; errors of the store.
@@ -107,7 +115,7 @@ fn read_from(
     loop {
         // The end of the list is taken for the end of the log, and the next record relies on all earlier
         // ones. An acknowledged Fence or Retired must be listed, so the listing is strict.
-        let page = files.strict_page(&prefix, after.as_deref())?;
+        let FilePage { files: page, is_last } = files.strict_page(&prefix, after.as_deref())?;
         let Some((last, _)) = page.last() else {
             return Ok(());
         };
@@ -123,6 +131,9 @@ fn read_from(
             }
             expected = expected.max(number.saturating_add(1));
             visit(number, decode(files, &place, number, info.created_ms, body))?;
+        }
+        if is_last {
+            return Ok(());
         }
     }
 }
@@ -164,16 +175,19 @@ pub(super) fn create(
     log: LogName,
     number: u64,
     record: &Record,
-) -> Result<AppendOutcome> {
+) -> Result<CreatedRecord> {
     files.may_write(record.role())?;
     let place = log.place(number);
     let body = Bytes::from(record.encode(&place, files.keys()));
-    match files.put(place.as_bytes(), body) {
-        Ok(_) => Ok(AppendOutcome::Done),
-        Err(VolumeError::Exists { .. }) => Ok(AppendOutcome::Lost),
+    match files.put(place.as_bytes(), body.clone()) {
+        // As a reader sees it.
+        Ok(info) => {
+            decode(files, &place, number, info.created_ms, Ok(body)).map(Some).map(CreatedRecord::Ours)
+        }
+        Err(VolumeError::Exists { .. }) => Ok(CreatedRecord::Lost),
         Err(VolumeError::Unknown { fid }) => match files.settled(fid)? {
-            true => Ok(AppendOutcome::Done),
-            false => Ok(AppendOutcome::Lost),
+            true => Ok(CreatedRecord::Ours(None)),
+            false => Ok(CreatedRecord::Lost),
         },
         Err(error) => Err(error.into()),
     }

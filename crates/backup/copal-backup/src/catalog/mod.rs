@@ -41,10 +41,10 @@ use copal_volume::{VolumeId, VolumeStore};
 use domain::DomainState;
 use files::CatalogFiles;
 use fold::LogEntry;
-use log::{AppendOutcome, LogName};
+use log::{AppendOutcome, CreatedRecord, LogName};
 use popular::PopularState;
 use record::Record;
-use replay::{ReplayCache, ReplayedLog, replay, write_due_checkpoint};
+use replay::{ReplayCache, ReplayedLog, note_append, replay, write_due_checkpoint};
 use std::sync::Arc;
 use uuid::Uuid;
 use vm::VmState;
@@ -84,6 +84,16 @@ impl Catalog {
     /// `Damaged`; errors of the store.
     pub(crate) fn vm(&self, vm: Uuid) -> Result<Arc<ReplayedLog<VmState>>> {
         replay(&self.files, &self.vms, LogName::Vm(vm))
+    }
+
+    /// State of a VM's log up to some record that this handle has read or appended; later records may be missing.
+    /// # Errors
+    /// As [`Catalog::vm`].
+    pub(crate) fn known_vm(&self, vm: Uuid) -> Result<Arc<ReplayedLog<VmState>>> {
+        match self.vms.of(LogName::Vm(vm)) {
+            Some(known) => Ok(known),
+            None => self.vm(vm),
+        }
     }
 
     /// State of the log of popular packs, read to its end.
@@ -148,19 +158,19 @@ impl Catalog {
     /// that counts, if others wrote a checkpoint behind it at once; reading on tells.
     pub(crate) fn append(&self, log: LogName, number: u64, record: &Record) -> Result<AppendOutcome> {
         let files = &self.files;
-        let outcome = log::create(files, log, number, record)?;
-        if let AppendOutcome::Done = outcome {
-            // The number may have been free only because a checkpoint covers it and its record was removed.
-            if self.has_checkpoint_behind(log, number)? {
-                return Ok(AppendOutcome::Lost);
-            }
-            match log {
-                LogName::Domain => write_due_checkpoint(files, &self.domains, log),
-                LogName::Vm(_) => write_due_checkpoint(files, &self.vms, log),
-                LogName::Popular => write_due_checkpoint(files, &self.popular, log),
-            }
+        let CreatedRecord::Ours(entry) = log::create(files, log, number, record)? else {
+            return Ok(AppendOutcome::Lost);
+        };
+        // The number may have been free only because a checkpoint covers it and its record was removed.
+        if self.has_checkpoint_behind(log, number)? {
+            return Ok(AppendOutcome::Lost);
         }
-        Ok(outcome)
+        match log {
+            LogName::Domain => note_append(files, &self.domains, log, entry),
+            LogName::Vm(_) => note_append(files, &self.vms, log, entry),
+            LogName::Popular => note_append(files, &self.popular, log, entry),
+        }
+        Ok(AppendOutcome::Done)
     }
 
     /// Writes the checkpoints that are due. Where checkpoints are signed a backup cannot write them, so

@@ -64,20 +64,16 @@ pub(crate) struct StoredPin {
 /// Errors of the store.
 pub(crate) fn list_pins(files: &CatalogFiles) -> Result<Vec<StoredPin>> {
     let mut found = Vec::new();
-    let mut after: Option<Bytes> = None;
-    loop {
-        let page = files.strict_page(PREFIX, after.as_deref())?;
-        let Some((last, _)) = page.last() else {
-            return Ok(found);
-        };
-        after = Some(last.clone());
+    files.for_each(PREFIX, |name, info| {
+        let text = std::str::from_utf8(name).ok().and_then(|text| text.strip_prefix(PREFIX));
         // A file with another kind of name is ignored.
-        found.extend(page.into_iter().filter_map(|(name, info)| {
-            let text = std::str::from_utf8(&name).ok()?;
-            let shown = Shown::parse(text.strip_prefix(PREFIX)?.split('.').next()?)?;
-            Some(StoredPin { shown, created_ms: info.created_ms, file: (name, info.fid) })
-        }));
-    }
+        if let Some(shown) = text.and_then(|text| Shown::parse(text.split('.').next()?)) {
+            let file = (Bytes::copy_from_slice(name), info.fid);
+            found.push(StoredPin { shown, created_ms: info.created_ms, file });
+        }
+        Ok(())
+    })?;
+    Ok(found)
 }
 
 /// Sets a pin; durable on return.

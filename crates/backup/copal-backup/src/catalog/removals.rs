@@ -53,22 +53,16 @@ pub(crate) fn begin_removal(
 /// Errors of the store.
 pub(crate) fn list_removals(files: &CatalogFiles) -> Result<Vec<RemovalList>> {
     let mut found: Vec<RemovalList> = Vec::new();
-    loop {
-        let after = found.last().map(|removal| removal.name.clone().into_bytes());
-        // The packs of a list that is not shown would be referred to, so the listing is strict.
-        let page = files.strict_page(PREFIX, after.as_deref())?;
-        if page.is_empty() {
-            return Ok(found);
-        }
-        for (name, info) in page {
-            let name = String::from_utf8_lossy(&name).into_owned();
-            let (epoch, _) =
-                name.rsplit_once('.').ok_or_else(|| damaged_record(&name, "its name has no number"))?;
-            let epoch = number_of(PREFIX, epoch.as_bytes())?;
-            let fid = info.fid;
-            found.push(RemovalList { name, fid, epoch });
-        }
-    }
+    // The packs of a list that is not shown would be referred to; the listing is strict.
+    files.for_each(PREFIX, |name, info| {
+        let name = String::from_utf8_lossy(name).into_owned();
+        let (epoch, _) =
+            name.rsplit_once('.').ok_or_else(|| damaged_record(&name, "its name has no number"))?;
+        let epoch = number_of(PREFIX, epoch.as_bytes())?;
+        found.push(RemovalList { name, fid: info.fid, epoch });
+        Ok(())
+    })?;
+    Ok(found)
 }
 
 /// The packs of a list.

@@ -16,13 +16,13 @@
 
 use super::checkpoint::{self, MAX_CHECKPOINT_BYTES};
 use super::files::{CatalogFiles, PAGE};
-use super::fold::LogState;
+use super::fold::{LogEntry, LogState};
 use super::log::{LogName, damaged_record, number_of, read_each, tail};
 use super::record::Record;
 use crate::keys::SignatureState;
 use crate::request::error::{Error, Result};
 use bytes::Bytes;
-use copal_volume::{FileInfo, ReadOptions, VolumeError};
+use copal_volume::{FileInfo, FilePage, ReadOptions, VolumeError};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -72,7 +72,7 @@ impl<S> Default for ReplayCache<S> {
 }
 
 impl<S: LogState> ReplayCache<S> {
-    fn of(&self, log: LogName) -> Option<Arc<ReplayedLog<S>>> {
+    pub(super) fn of(&self, log: LogName) -> Option<Arc<ReplayedLog<S>>> {
         self.0.lock().get(&log).cloned()
     }
 
@@ -159,18 +159,12 @@ fn newest_checkpoint<S: LogState>(
 fn checkpoints(files: &CatalogFiles, log: LogName) -> Result<Vec<(u64, FileInfo)>> {
     let prefix = log.checkpoint_prefix();
     let mut found = Vec::new();
-    let mut after: Option<Bytes> = None;
-    loop {
-        // A replay from an older checkpoint could miss removed records, so the listing is strict.
-        let page = files.strict_page(&prefix, after.as_deref())?;
-        let Some((last, _)) = page.last() else {
-            return Ok(found);
-        };
-        after = Some(last.clone());
-        for (name, info) in page {
-            found.push((number_of(&prefix, &name)?, info));
-        }
-    }
+    // A replay from an older checkpoint could miss removed records; the listing is strict.
+    files.for_each(&prefix, |name, info| {
+        found.push((number_of(&prefix, name)?, info.clone()));
+        Ok(())
+    })?;
+    Ok(found)
 }
 
 /// The checkpoint of that number, unless it was removed.
@@ -201,7 +195,7 @@ pub(crate) fn has_checkpoint_behind(files: &CatalogFiles, log: LogName, number: 
     loop {
         // An absent checkpoint means that no record behind the read ones was removed, so the listing is
         // strict.
-        let found = files.strict_page(&prefix, Some(&after))?;
+        let FilePage { files: found, is_last } = files.strict_page(&prefix, Some(&after))?;
         let Some((last, _)) = found.last() else {
             return Ok(false);
         };
@@ -213,6 +207,9 @@ pub(crate) fn has_checkpoint_behind(files: &CatalogFiles, log: LogName, number: 
             if is_checkpoint(files, name, info.size)? {
                 return Ok(true);
             }
+        }
+        if is_last {
+            return Ok(false);
         }
     }
 }
@@ -230,6 +227,25 @@ pub(super) fn is_checkpoint(files: &CatalogFiles, name: &Bytes, size: u64) -> Re
         Err(VolumeError::Corrupt { .. }) => Ok(false),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Adds this process's own record to the cached state, and writes a checkpoint if one is due by it. Without a state up to
+/// the record, the log is read.
+pub(super) fn note_append<S: LogState>(
+    files: &CatalogFiles,
+    replays: &ReplayCache<S>,
+    log: LogName,
+    entry: Option<LogEntry>,
+) {
+    let known = replays.of(log).zip(entry).filter(|(known, entry)| known.next_number() == entry.number);
+    if let Some((mut known, entry)) = known {
+        Arc::make_mut(&mut known).state.apply(&entry);
+        replays.keep(log, &known);
+        if !known.is_due() {
+            return;
+        }
+    }
+    write_due_checkpoint(files, replays, log);
 }
 
 /// Writes a checkpoint if one is due. A failure changes nothing for the caller: the next reader reads

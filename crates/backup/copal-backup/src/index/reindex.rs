@@ -75,8 +75,8 @@ pub(crate) fn for_each_pack(
     whose: PackScope,
     mut visit: impl FnMut(StoredPack) -> Result<()>,
 ) -> Result<()> {
-    let homes = whose.homes(pack_store)?;
-    homes.into_iter().try_for_each(|home| for_each_pack_of(pack_store, home, &mut visit))
+    let mut volumes = pack_store.volumes.of_packs(whose.vm())?.into_iter();
+    volumes.try_for_each(|volume| for_each_pack_in(pack_store, volume, &mut visit))
 }
 
 /// Calls `visit` for each pack of a home.
@@ -85,15 +85,19 @@ pub(crate) fn for_each_pack_of(
     home: PackHome,
     mut visit: impl FnMut(StoredPack) -> Result<()>,
 ) -> Result<()> {
-    for (volume, vid) in pack_store.volumes.numbers(home)? {
-        for_each_file(&*pack_store.volumes.store, vid, b"", |name, info| {
-            match PackNumber::from_file_name(name) {
-                Some(number) => visit(StoredPack { home, volume, vid, number, info: info.clone() }),
-                None => Ok(()),
-            }
-        })?;
-    }
-    Ok(())
+    let mut volumes = pack_store.volumes.numbers(home)?.into_iter();
+    volumes.try_for_each(|(number, vid)| for_each_pack_in(pack_store, (home, number, vid), &mut visit))
+}
+
+fn for_each_pack_in(
+    pack_store: &PackStore,
+    (home, volume, vid): (PackHome, u32, VolumeId),
+    visit: &mut impl FnMut(StoredPack) -> Result<()>,
+) -> Result<()> {
+    for_each_file(&*pack_store.volumes.store, vid, b"", |name, info| match PackNumber::from_file_name(name) {
+        Some(number) => visit(StoredPack { home, volume, vid, number, info: info.clone() }),
+        None => Ok(()),
+    })
 }
 
 /// Adds unknown packs and drops entries of missing packs.

@@ -70,7 +70,8 @@ impl VmIndex {
     /// # Errors
     /// As [`VmIndex::index`].
     pub(crate) fn index_live_and_dead(&self, pack_store: &PackStore, vm: Uuid) -> Result<Option<DeadList>> {
-        let next_number = self.catalog.vm(vm)?.next_number;
+        // An earlier end than the present one only makes a reader look once more.
+        let next_number = self.catalog.known_vm(vm)?.next_number;
         writable(reindex::reindex(pack_store, PackScope::Vm(vm), &Silent, &CancelFlag::new()))?;
         self.known.lock().entry(vm).or_default().next_number = next_number;
         self.apply_moved_lists(pack_store, vm)
@@ -93,6 +94,10 @@ impl VmIndex {
 }
 
 impl IndexUpdates for VmIndex {
+    fn is_known(&self, vm: Uuid) -> bool {
+        self.known.lock().contains_key(&vm)
+    }
+
     fn catch_up(&self, pack_store: &PackStore, vm: Uuid) -> Result<()> {
         let _looking = self.refresh_lock.lock();
         let next_number = self.catalog.vm(vm)?.next_number;

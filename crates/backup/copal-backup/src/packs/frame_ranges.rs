@@ -127,7 +127,7 @@ impl PackStore {
             };
             flow
         };
-        let (name, options) = (pack.file_name(), ReadOptions::default());
+        let (name, options) = (pack.file_name(), ReadOptions::ANY_COPY);
         let read = self.volumes.store.read_ranges(vid, name.as_bytes(), ranges, &options, &mut sink);
         if let Some(error) = failed {
             return Err(error);

@@ -29,6 +29,7 @@ impl PackStore {
             }
         }
         for (home, missing) in elsewhere {
+            self.know_index(home)?;
             let ids: Vec<[u8; 16]> = missing.iter().map(|at| wanted[*at].1).collect();
             let rows = match self.index.rows_of(home, &ids) {
                 Err(error) if error.is_corruption() => vec![Vec::new(); ids.len()],

@@ -70,6 +70,9 @@ pub(crate) trait IndexUpdates: Send + Sync {
     /// # Errors
     /// `Damaged`; errors of the store and the index.
     fn catch_up(&self, pack_store: &PackStore, vm: Uuid) -> Result<()>;
+
+    /// Whether the index of the VM was brought up to date before.
+    fn is_known(&self, vm: Uuid) -> bool;
 }
 
 /// Everything that reading a repository needs; shared between threads.
@@ -264,7 +267,7 @@ impl PackStore {
         for (vid, packs) in absent.iter().filter(|(_, packs)| packs.len() > 1) {
             let names: Vec<String> = packs.iter().map(|(_, pack)| pack.file_name()).collect();
             let names: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
-            let options = ReadOptions::default();
+            let options = ReadOptions::ANY_COPY;
             let loaded = store.tails(*vid, &names, reader::TAIL_BYTES, &options, &mut |index, tail| {
                 let (home, pack) = packs[index];
                 let footer = tail.map_err(Error::from).and_then(|(info, tail)| {
@@ -402,6 +405,14 @@ impl PackStore {
         Ok(None)
     }
 
+    /// Brings the index of a VM up to date, if that was put off until a reader misses a frame.
+    pub(super) fn know_index(&self, home: PackHome) -> Result<()> {
+        match (home.vm(), self.index_updates.get()) {
+            (Some(vm), Some(updates)) if !updates.is_known(vm) => self.catch_up(vm).map(drop),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether the index of a VM may know more than before. If the index or a list is damaged, the index
     /// stays as it was.
     fn catch_up(&self, vm: Uuid) -> Result<bool> {
@@ -453,7 +464,7 @@ impl PackStore {
     pub(crate) fn read(&self, vid: VolumeId, pack: PackNumber, range: std::ops::Range<u64>) -> Result<Bytes> {
         let wanted = range.end - range.start;
         let name = pack.file_name();
-        let bytes = self.volumes.store.get(vid, name.as_bytes(), range, &ReadOptions::default());
+        let bytes = self.volumes.store.get(vid, name.as_bytes(), range, &ReadOptions::ANY_COPY);
         self.read_of(pack, wanted, bytes)
     }
 

@@ -31,7 +31,14 @@ const FIRST_PAGE: usize = 4;
 pub(crate) struct RepositoryVolumes {
     pub(crate) store: Arc<dyn VolumeStore>,
     pub(crate) domain: Uuid,
-    open: Mutex<HashMap<(PackHome, u32), VolumeId>>,
+    open: Mutex<HashMap<VolumeRole, VolumeId>>,
+}
+
+/// What a volume of the domain is for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum VolumeRole {
+    Packs(PackHome, u32),
+    Manifests(Uuid),
 }
 
 impl RepositoryVolumes {
@@ -53,12 +60,12 @@ impl RepositoryVolumes {
 
     /// The volume, if it exists.
     pub(crate) fn find(&self, home: PackHome, number: u32) -> Result<Option<VolumeId>> {
-        if let Some(&vid) = self.open.lock().get(&(home, number)) {
+        if let Some(&vid) = self.open.lock().get(&VolumeRole::Packs(home, number)) {
             return Ok(Some(vid));
         }
         match self.store.open_volume(&self.name(home, number)) {
             Ok(vid) => {
-                self.remember(home, number, vid);
+                self.remember(VolumeRole::Packs(home, number), vid);
                 Ok(Some(vid))
             }
             Err(VolumeError::NotFound) => Ok(None),
@@ -71,13 +78,13 @@ impl RepositoryVolumes {
         self.open.lock().clear();
     }
 
-    fn remember(&self, home: PackHome, number: u32, vid: VolumeId) {
+    fn remember(&self, role: VolumeRole, vid: VolumeId) {
         let mut open = self.open.lock();
         // A repository may have thousands of VMs, so the cache is bounded; it is only a shortcut.
         if open.len() >= 4096 {
             open.clear();
         }
-        open.insert((home, number), vid);
+        open.insert(role, vid);
     }
 
     /// The volume for the next pack: the newest, or a new one if that is full.
@@ -102,7 +109,7 @@ impl RepositoryVolumes {
             Err(VolumeError::VolumeExists { vid }) => vid,
             Err(error) => return Err(error.into()),
         };
-        self.remember(home, number, vid);
+        self.remember(VolumeRole::Packs(home, number), vid);
         Ok((number, vid))
     }
 
@@ -112,10 +119,33 @@ impl RepositoryVolumes {
         let mut found = Vec::new();
         for_each_volume(&*self.store, &prefix, |name, vid| {
             if let Some(number) = name.strip_prefix(&prefix).and_then(|text| text.parse().ok()) {
+                self.remember(VolumeRole::Packs(home, number), vid);
                 found.push((number, vid));
             }
             Ok(())
         })?;
+        Ok(found)
+    }
+
+    /// All volumes of packs of a VM, or of the repository, in the order of homes and numbers; one listing shows all volumes
+    /// of VMs.
+    pub(crate) fn of_packs(&self, vm: Option<Uuid>) -> Result<Vec<(PackHome, u32, VolumeId)>> {
+        let mut found = Vec::new();
+        if vm.is_none() {
+            let shared = self.numbers(PackHome::Shared)?;
+            found.extend(shared.into_iter().map(|(number, vid)| (PackHome::Shared, number, vid)));
+        }
+        let prefix = vm.map_or_else(|| "vm-".to_owned(), |vm| format!("vm-{}.", vm.simple()));
+        for_each_volume(&*self.store, &prefix, |name, vid| {
+            let home = PackHome::of_volume(name);
+            let number = home.and_then(|home| name.strip_prefix(&self.prefix(home))?.parse().ok());
+            if let Some((home, number)) = home.zip(number) {
+                self.remember(VolumeRole::Packs(home, number), vid);
+                found.push((home, number, vid));
+            }
+            Ok(())
+        })?;
+        found.sort_unstable_by_key(|(home, number, _)| (*home, *number));
         Ok(found)
     }
 
@@ -131,7 +161,7 @@ impl RepositoryVolumes {
 
     /// Removes a volume of packs if it is empty.
     pub(crate) fn remove_empty(&self, home: PackHome, number: u32, vid: VolumeId) -> Result<()> {
-        self.open.lock().remove(&(home, number));
+        self.open.lock().remove(&VolumeRole::Packs(home, number));
         match self.store.remove_volume(vid, copal_volume::RemoveMode::IfEmpty) {
             Ok(()) | Err(VolumeError::NotEmpty | VolumeError::VolumeGone) => Ok(()),
             Err(error) => Err(error.into()),
@@ -140,7 +170,16 @@ impl RepositoryVolumes {
 
     /// The volume of a VM's manifests, created if it is missing and `make` is set.
     pub(crate) fn meta(&self, vm: Uuid, make: bool) -> Result<Option<VolumeId>> {
-        open_or_make(&*self.store, &format!("vm-{}.meta", vm.simple()), make)
+        let role = VolumeRole::Manifests(vm);
+        // A writer looks again: the VM may have been removed and added anew.
+        if !make && let Some(&vid) = self.open.lock().get(&role) {
+            return Ok(Some(vid));
+        }
+        let found = open_or_make(&*self.store, &format!("vm-{}.meta", vm.simple()), make)?;
+        if let Some(vid) = found {
+            self.remember(role, vid);
+        }
+        Ok(found)
     }
 }
 
@@ -178,17 +217,18 @@ pub(crate) fn for_each_volume(
             Some(&after).filter(|name| !name.is_empty()).map(String::as_str),
             limit,
         )?;
+        let is_last = page.len() < limit;
         limit = (limit * 4).min(PAGE);
-        let Some((last, _)) = page.last() else {
-            return Ok(());
-        };
-        after.clone_from(last);
         for (name, vid) in &page {
             if name.starts_with(prefix) {
                 visit(name, *vid)?;
             } else if name.as_str() > prefix {
                 return Ok(());
             }
+        }
+        match page.into_iter().last() {
+            Some((last, _)) if !is_last => after = last,
+            _ => return Ok(()),
         }
     }
 }
@@ -207,13 +247,13 @@ pub(crate) fn for_each_file(
 ) -> Result<()> {
     let mut after: Option<bytes::Bytes> = None;
     loop {
-        let page = store.list(vid, prefix, after.as_deref(), PAGE, &ReadOptions::STRICT)?;
-        for (name, info) in &page {
+        let page = store.list_page(vid, prefix, after.as_deref(), PAGE, &ReadOptions::STRICT)?;
+        for (name, info) in &page.files {
             visit(name, info)?;
         }
-        match page.into_iter().last() {
-            Some((name, _)) => after = Some(name),
-            None => return Ok(()),
+        match page.files.into_iter().last() {
+            Some((name, _)) if !page.is_last => after = Some(name),
+            _ => return Ok(()),
         }
     }
 }

@@ -22,11 +22,15 @@ use crate::request::progress::{CancelFlag, Silent};
 use crate::sessions::repository_locks::RepositoryLocks;
 use crate::snapshot::manifest::{self, Manifest};
 use crate::steps::session::first_removed;
+use bytes::Bytes;
 use copal_chunk::Chunker;
 use copal_volume::{ReadOptions, VolumeError};
 use parking_lot::{Mutex, RwLockReadGuard};
 use std::sync::Arc;
 use uuid::Uuid;
+
+/// Manifests that are read together.
+const MANIFESTS_AT_ONCE: usize = 256;
 
 /// The parts of an open repository; shared between threads.
 pub(crate) struct RepositoryParts {
@@ -143,15 +147,63 @@ impl RepositoryParts {
 
     /// The manifest of a published snapshot.
     pub(crate) fn manifest(&self, vm: Uuid, published: &PublishedSnapshot) -> Result<Manifest> {
+        self.manifest_by(vm, published, &ReadOptions::default())
+    }
+
+    /// The manifest of a published snapshot, for a description: any copy of it serves.
+    pub(crate) fn any_manifest(&self, vm: Uuid, published: &PublishedSnapshot) -> Result<Manifest> {
+        self.manifest_by(vm, published, &ReadOptions::ANY_COPY)
+    }
+
+    fn manifest_by(&self, vm: Uuid, published: &PublishedSnapshot, read: &ReadOptions) -> Result<Manifest> {
+        let volumes = &self.pack_store.volumes;
+        let file = match volumes.meta(vm, false)? {
+            Some(vid) => {
+                let name = manifest::file_name(published.snapshot);
+                volumes.store.get(vid, name.as_bytes(), 0..manifest::MAX_FILE_BYTES, read)
+            }
+            None => Err(VolumeError::NotFound),
+        };
+        self.open_manifest(vm, published, file)
+    }
+
+    /// As [`RepositoryParts::any_manifest`] for many snapshots of a VM, which are read together.
+    /// # Errors
+    /// Those that concern all manifests.
+    pub(crate) fn any_manifests(
+        &self,
+        vm: Uuid,
+        published: &[PublishedSnapshot],
+    ) -> Result<Vec<Result<Manifest>>> {
+        let volumes = &self.pack_store.volumes;
+        let mut found = Vec::with_capacity(published.len());
+        let vid = volumes.meta(vm, false)?;
+        for published in published.chunks(MANIFESTS_AT_ONCE) {
+            let names = published.iter().map(|one| manifest::file_name(one.snapshot).into_bytes().into());
+            let names: Vec<Bytes> = names.collect();
+            let files = match vid {
+                Some(vid) => volumes.store.get_batch(vid, &names, &ReadOptions::ANY_COPY)?,
+                None => names.iter().map(|_| Err(VolumeError::NotFound)).collect(),
+            };
+            found.extend(published.iter().zip(files).map(|(one, file)| match file {
+                // The answer had no room for it.
+                Err(VolumeError::TooLarge { .. }) => self.any_manifest(vm, one),
+                file => self.open_manifest(vm, one, file),
+            }));
+        }
+        Ok(found)
+    }
+
+    fn open_manifest(
+        &self,
+        vm: Uuid,
+        published: &PublishedSnapshot,
+        file: std::result::Result<Bytes, VolumeError>,
+    ) -> Result<Manifest> {
         let id = published.snapshot;
         let damaged = |detail: String| Error::Damaged { what: format!("manifest {id}"), detail };
-        let missing = || damaged("it is missing".into());
-        let volumes = &self.pack_store.volumes;
-        let vid = volumes.meta(vm, false)?.ok_or_else(missing)?;
-        let name = manifest::file_name(id);
-        let read = ReadOptions::default();
-        let file = match volumes.store.get(vid, name.as_bytes(), 0..manifest::MAX_FILE_BYTES, &read) {
-            Err(VolumeError::NotFound) => return Err(missing()),
+        let file = match file {
+            Err(VolumeError::NotFound) => return Err(damaged("it is missing".into())),
             Err(VolumeError::Corrupt { what }) => return Err(damaged(what)),
             file => file?,
         };
@@ -213,10 +265,12 @@ impl RepositoryParts {
     }
 
     /// Brings the index up to date for reading snapshots of a VM. A damaged index is returned and does not
-    /// fail: readers find most frames by the locations in recipes.
+    /// fail: readers find most frames by the locations in recipes. In a fleet on several servers, the first reader that
+    /// misses a frame does it: with an index in memory it reads the footers of all packs.
     pub(crate) fn index_for_reading(&self, vm: Uuid) -> Result<Option<Error>> {
         readable(match self.pack_store.layout {
             Layout::Solo => self.index_new_packs(),
+            Layout::Fleet { .. } if self.pack_store.volumes.store.is_replicated() => Ok(()),
             Layout::Fleet { .. } => self.index_vm(vm),
         })
     }
@@ -320,8 +374,8 @@ impl RepositoryParts {
     /// Removes the packs that a prune has listed in the log of a VM of a fleet and may not have removed
     /// everywhere (BAK-15). The caller has a session of the VM open, so no list is added; or it gives way to
     /// a prune that adds one.
-    pub(crate) fn finish_removals_of(&self, vm: Uuid) -> Result<()> {
-        let removing = first_removed(&*self.vm_state(vm)?).to_vec();
+    pub(crate) fn finish_removals_of(&self, vm: Uuid, state: &VmState) -> Result<()> {
+        let removing = first_removed(state).to_vec();
         for listed in removing.chunks(MAX_LISTED) {
             listed.iter().try_for_each(|place| self.remove_pack(place))?;
             let packs = listed.to_vec();

@@ -16,10 +16,10 @@ fn a_wrong_password_and_a_missing_repository_have_different_errors() {
     let store = Arc::new(embedded_store());
     let open = |unlock: Unlock| Repository::open(store.clone(), IndexHome::Memory, &unlock).map(|_| ());
     assert_eq!(open(Unlock::Insecure).unwrap_err().exit_code(), 10);
-    assert_eq!(Repository::probe(&*store).unwrap(), None);
+    assert!(Repository::find(store.clone()).unwrap().is_none());
     let options = InitOptions { argon2_memory_kib: 64, ..InitOptions::new(password("right")) };
     Repository::init(store.clone(), IndexHome::Memory, &options).unwrap();
-    assert_eq!(Repository::probe(&*store).unwrap(), Some(true));
+    assert!(Repository::find(store.clone()).unwrap().unwrap().needs_password().unwrap());
     open(password("right")).unwrap();
     let wrong = open(password("wrong")).unwrap_err();
     assert_eq!((wrong.exit_code(), wrong.code()), (12, "wrong_password"));

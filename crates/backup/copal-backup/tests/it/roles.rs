@@ -152,7 +152,8 @@ fn a_removed_key_opens_nothing_and_the_last_admin_key_stays() {
         panic!("it opens");
     };
     assert_eq!(error.exit_code(), 12, "{error}");
-    assert_eq!(Repository::probe(&store).unwrap(), Some(true));
+    let mut found = Repository::find(Arc::new(store.clone())).unwrap().unwrap();
+    assert!(found.needs_password().unwrap());
     let error = by_key.remove_key(&admin.id().to_string()).unwrap_err();
     assert_eq!(error.exit_code(), 21, "{error}");
     back_up(&open_with(&store, &Unlock::Key(admin)), "web", &text(1), false);

@@ -126,7 +126,7 @@ impl Cluster {
             range.limit = (limit - files.len()).min(PAGE_FILES);
             let page = match options.consistency {
                 Consistency::Strict => strict::list::list(&self.operations, &range, end).await?,
-                Consistency::Available => {
+                Consistency::Available | Consistency::AnyCopy => {
                     let request = |view: &View| range.request(view);
                     let reply: messages::ListReply =
                         self.reader.read(vid, Method::List, ReadSource::InSync, end, request).await?;

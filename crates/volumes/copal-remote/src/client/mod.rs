@@ -11,7 +11,7 @@ mod transport;
 use crate::{
     error::{RemoteError, RemoteFailure},
     retry::StopSignal,
-    service::{ListedObject, ObjectFront, ObjectService, ObjectTag, ObjectUpload, ServiceError},
+    service::{ListedObject, ListedPage, ObjectFront, ObjectService, ObjectTag, ObjectUpload, ServiceError},
     url::{CloudKind, RemoteUrl},
 };
 use answers::meaning_of;
@@ -295,12 +295,7 @@ impl ObjectService for RemoteClient {
         }
     }
 
-    fn list(
-        &self,
-        prefix: &str,
-        after: Option<&str>,
-        limit: usize,
-    ) -> Result<Vec<ListedObject>, ServiceError> {
+    fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<ListedPage, ServiceError> {
         let limit = limit.clamp(1, MOST_LISTED);
         let can_skip = self.operator().info().capability().list_with_start_after;
         let options = ListOptions {
@@ -311,7 +306,8 @@ impl ObjectService for RemoteClient {
         };
         let request = async {
             let mut lister = self.operator().lister_options(prefix, options).await?;
-            let mut found = Vec::new();
+            let mut page = ListedPage { objects: Vec::new(), is_last: true };
+            let found = &mut page.objects;
             while let Some(entry) = lister.try_next().await? {
                 let key = entry.path();
                 let is_wanted = entry.metadata().is_file()
@@ -325,12 +321,13 @@ impl ObjectService for RemoteClient {
                     });
                 }
                 if found.len() == limit {
+                    page.is_last = false;
                     break;
                 }
             }
-            Ok(found)
+            Ok(page)
         };
-        self.call(request).map(|(found, _)| found)
+        self.call(request).map(|(page, _)| page)
     }
 
     fn delete(&self, key: &str, tag: Option<&str>) -> Result<(), ServiceError> {

@@ -94,11 +94,15 @@ impl RemoteState {
     /// # Errors
     /// `Unknown`: it may have taken effect; others: it has not.
     fn try_create(&self, key: &str, fid: FileId, object: &Bytes) -> Result<CreateOutcome, VolumeError> {
+        self.requests.held.release();
         let mut clock = self.requests.rules.start();
         let mut may_be_there = false;
         loop {
             let error = match self.requests.service.create(key, object.clone()) {
-                Ok(_) => return Ok(CreateOutcome::Won),
+                Ok(tag) => {
+                    self.objects.created(key, object, tag);
+                    return Ok(CreateOutcome::Won);
+                }
                 Err(error) => error,
             };
             match error {
@@ -161,6 +165,7 @@ impl RemoteState {
 
     /// Takes the key of a create, unless the create has it: the first object under the key stands.
     fn settle_by_tombstone(&self, key: &str, fid: FileId) -> Result<SettleOutcome, VolumeError> {
+        self.requests.held.release();
         let tombstone = Bytes::from(tombstone_object(key, fid, self.objects.stamp_ms()));
         loop {
             let sent = self.requests.rules.repeat(|| self.requests.service.create(key, tombstone.clone()));
@@ -182,6 +187,7 @@ impl RemoteState {
     /// # Errors
     /// `Unknown`: the delete may take effect later.
     pub(super) fn delete(&self, key: &str, fid: FileId) -> Result<(), VolumeError> {
+        self.requests.held.release();
         for _ in 0..REPLACED_TRIES {
             // Asked from the store: the object may be another than the one remembered.
             let object = match self.objects.fetch(key, 0) {

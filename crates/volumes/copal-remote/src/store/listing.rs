@@ -1,13 +1,13 @@
 //! Lists of files with their heads, which a list of an object store lacks.
 
-use super::{RemoteState, objects::KnownObject, of_service, parallel};
+use super::{RemoteState, objects::KnownObject, parallel};
 use crate::{
     format::ObjectKind,
     keys,
-    service::{ListedObject, ObjectService},
+    service::{ListedObject, ListedPage},
 };
 use bytes::Bytes;
-use copal_volume::{FileId, FileInfo, VolumeError, VolumeId};
+use copal_volume::{FileId, FilePage, VolumeError, VolumeId};
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 /// Files of one page.
@@ -18,32 +18,29 @@ const SMALL_BYTES: u64 = 64 << 10;
 const WHOLE_BYTES: u64 = 4 << 20;
 
 impl RemoteState {
-    /// See [`copal_volume::VolumeStore::list`].
+    /// See [`copal_volume::VolumeStore::list_page`].
     pub(super) fn list(
         &self,
         vid: VolumeId,
         prefix: &[u8],
         after: Option<&[u8]>,
         limit: usize,
-    ) -> Result<Vec<(Bytes, FileInfo)>, VolumeError> {
+    ) -> Result<FilePage, VolumeError> {
         if limit == 0 {
-            return Ok(Vec::new());
+            return Ok(FilePage::default());
         }
         let of_volume = keys::files_prefix(vid);
         let prefix = format!("{of_volume}{}", keys::hex(prefix));
         let mut after = after.map(|after| format!("{of_volume}{}", keys::hex(after)));
         let mut found = Vec::new();
         loop {
-            let page = self
-                .requests
-                .rules
-                .repeat(|| self.requests.service.list(&prefix, after.as_deref(), limit.min(PAGE)));
-            let page = page.map_err(|error| of_service(&error))?;
-            let Some(last) = page.last() else {
-                return Ok(found);
+            let ListedPage { objects, is_last } =
+                self.requests.page(&prefix, after.as_deref(), limit.min(PAGE))?;
+            let Some(last) = objects.last() else {
+                return Ok(FilePage { files: found, is_last: true });
             };
             after = Some(last.key.clone());
-            for (object, known) in page.iter().zip(self.heads(&page)) {
+            for (object, known) in objects.iter().zip(self.heads(&objects)) {
                 // A file that went meanwhile is not shown; only an empty page is the end.
                 let Some(known) = known? else { continue };
                 let name = object.key.strip_prefix(&of_volume).and_then(keys::unhex);
@@ -51,11 +48,33 @@ impl RemoteState {
                     found.push((Bytes::from(name), known.info.clone()));
                 }
             }
-            if found.len() >= limit {
+            if is_last || found.len() >= limit {
+                let is_last = is_last && found.len() <= limit;
                 found.truncate(limit);
-                return Ok(found);
+                return Ok(FilePage { files: found, is_last });
             }
         }
+    }
+
+    /// See [`copal_volume::VolumeStore::hold_list`].
+    pub(super) fn hold_list(&self, vid: VolumeId, most: usize) -> Result<(), VolumeError> {
+        let prefix = match vid {
+            VolumeId::ROOT => keys::VOLUMES.to_owned(),
+            vid => keys::files_prefix(vid),
+        };
+        let mut objects: Vec<ListedObject> = Vec::new();
+        loop {
+            let page = self.requests.page(&prefix, objects.last().map(|object| object.key.as_str()), PAGE)?;
+            let is_end = page.is_last || page.objects.is_empty();
+            objects.extend(page.objects);
+            match objects.len() {
+                held if held > most => return Ok(()),
+                _ if is_end => break,
+                _ => {}
+            }
+        }
+        self.requests.held.hold(prefix, objects);
+        Ok(())
     }
 
     /// Listed objects as they are known: remembered under the same tag, or read now. `None`: it is gone.
@@ -82,12 +101,12 @@ impl RemoteState {
         let mut after: Option<Bytes> = None;
         loop {
             let page = self.list(vid, b"", after.as_deref(), PAGE)?;
-            if page.iter().any(|(_, info)| info.fid == fid) {
+            if page.files.iter().any(|(_, info)| info.fid == fid) {
                 return Ok(true);
             }
-            match page.into_iter().last() {
-                Some((name, _)) => after = Some(name),
-                None => return Ok(false),
+            match page.files.into_iter().last() {
+                Some((name, _)) if !page.is_last => after = Some(name),
+                _ => return Ok(false),
             }
         }
     }

@@ -6,6 +6,7 @@
 //! - A remembered head is used only with the tag under which it was read.
 
 mod changes;
+mod held_list;
 mod listing;
 mod objects;
 mod parallel;
@@ -15,6 +16,7 @@ mod volumes;
 mod writer;
 
 use crate::{
+    cache::ObjectCache,
     client::RemoteClient,
     error::RemoteError,
     keys::MAX_NAME_BYTES,
@@ -26,14 +28,19 @@ use crate::{
 use bytes::Bytes;
 use changes::PendingCreate;
 use copal_volume::{
-    Consistency, FileId, FileIds, FileInfo, FileWriter, MAX_BATCH_BYTES, PutOptions, RangeSink, ReadOptions,
-    RemoveMode, SettleChoice, SettleOutcome, StoreLimits, VolumeError, VolumeId, VolumeOptions, VolumeStats,
-    VolumeStore, check_metadata,
+    Consistency, FileId, FileIds, FileInfo, FilePage, FileWriter, MAX_BATCH_BYTES, PutOptions, RangeSink,
+    ReadOptions, RemoveMode, SettleChoice, SettleOutcome, StoreLimits, VolumeError, VolumeId, VolumeOptions,
+    VolumeStats, VolumeStore, check_metadata,
 };
 use objects::ObjectReader;
 use parking_lot::Mutex;
 use requests::RequestRules;
-use std::{collections::HashMap, ops::Range, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    ops::Range,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
 use volumes::VolumeRecords;
 
 /// Options of opening a store.
@@ -88,6 +95,8 @@ impl RemoteStore {
             service: client,
             rules: RetryRules { retry_for, stop },
             connections: connections.max(1),
+            disk: Arc::default(),
+            held: Arc::default(),
         };
         Ok(RemoteStore {
             shared: Arc::new(RemoteState {
@@ -98,6 +107,11 @@ impl RemoteStore {
                 requests,
             }),
         })
+    }
+
+    /// Keeps heads and short objects in this directory, and answers from it. The first call counts.
+    pub fn use_cache(&self, cache: ObjectCache) {
+        let _ = self.shared.requests.disk.set(cache);
     }
 
     /// The last failure that no further try would have helped: its kind is lost in a `VolumeError`.
@@ -246,8 +260,14 @@ impl VolumeStore for RemoteStore {
     fn stat(&self, vid: VolumeId, name: &[u8], options: &ReadOptions) -> Result<FileInfo, VolumeError> {
         let key = self.shared.key_of(vid, name)?;
         // A remembered head may be that of a file which another host has deleted.
-        let current = ReadOptions { consistency: Consistency::Strict, ..*options };
-        Ok(self.shared.objects.look_up(&key, &current, 0)?.info.clone())
+        let consistency = match options.consistency {
+            Consistency::AnyCopy => Consistency::AnyCopy,
+            Consistency::Available | Consistency::Strict => Consistency::Strict,
+        };
+        let object = self.shared.objects.look_up(&key, &ReadOptions { consistency, ..*options }, 0)?;
+        // The body of a short file is as new as this answer.
+        object.is_fresh.store(true, Relaxed);
+        Ok(object.info.clone())
     }
 
     fn list(
@@ -256,10 +276,29 @@ impl VolumeStore for RemoteStore {
         prefix: &[u8],
         after: Option<&[u8]>,
         limit: usize,
-        _options: &ReadOptions,
+        options: &ReadOptions,
     ) -> Result<Vec<(Bytes, FileInfo)>, VolumeError> {
+        Ok(self.list_page(vid, prefix, after, limit, options)?.files)
+    }
+
+    fn list_page(
+        &self,
+        vid: VolumeId,
+        prefix: &[u8],
+        after: Option<&[u8]>,
+        limit: usize,
+        _options: &ReadOptions,
+    ) -> Result<FilePage, VolumeError> {
         self.shared.volumes.check_volume(vid)?;
         self.shared.list(vid, prefix, after, limit)
+    }
+
+    fn hold_list(&self, vid: VolumeId, most: usize) -> Result<(), VolumeError> {
+        self.shared.hold_list(vid, most)
+    }
+
+    fn release_lists(&self) {
+        self.shared.requests.held.release();
     }
 
     fn delete(&self, vid: VolumeId, name: &[u8], fid: FileId) -> Result<(), VolumeError> {
@@ -325,11 +364,11 @@ impl VolumeStore for RemoteStore {
         let mut after: Option<Bytes> = None;
         loop {
             let page = self.shared.list(vid, b"", after.as_deref(), listing::PAGE)?;
-            stats.files += page.len() as u64;
-            stats.bytes += page.iter().map(|(_, info)| info.size).sum::<u64>();
-            match page.into_iter().last() {
-                Some((name, _)) => after = Some(name),
-                None => return Ok(stats),
+            stats.files += page.files.len() as u64;
+            stats.bytes += page.files.iter().map(|(_, info)| info.size).sum::<u64>();
+            match page.files.into_iter().last() {
+                Some((name, _)) if !page.is_last => after = Some(name),
+                _ => return Ok(stats),
             }
         }
     }

@@ -1,7 +1,8 @@
 //! Heads of objects, and their memory.
 
-use super::{corrupt, of_service, requests::RequestRules};
+use super::{corrupt, held_list::HeldObject, of_service, requests::RequestRules};
 use crate::{
+    cache::MAX_OBJECT_BYTES,
     format::{ObjectHead, ObjectKind, SumsPlace, TAIL_BYTES, sums_bytes},
     service::{ObjectFront, ObjectService, ObjectTag, ServiceError},
 };
@@ -71,13 +72,70 @@ impl ObjectReader {
         }
     }
 
-    /// The object, if it was read under this tag.
+    /// The object, if it was read under this tag: by this process, or by an earlier one on this machine.
     pub(super) fn with_tag(&self, key: &str, tag: &str) -> Option<Arc<KnownObject>> {
-        self.cache.get(key).filter(|object| !tag.is_empty() && object.tag == tag)
+        if tag.is_empty() {
+            return None;
+        }
+        match self.cache.get(key).filter(|object| object.tag == tag) {
+            None => self.on_disk(key, Some(tag)),
+            known => known,
+        }
     }
 
+    /// The object as an earlier process kept it; with `tag` only in this version.
+    fn on_disk(&self, key: &str, tag: Option<&str>) -> Option<Arc<KnownObject>> {
+        let disk = self.requests.disk.get()?;
+        let front = disk.read(key, tag)?;
+        // Without the whole object, a streamed one would ask for its tail.
+        let Ok(known) = self.open(key, front) else {
+            disk.remove(key);
+            return None;
+        };
+        let known = Arc::new(known);
+        self.cache.insert(key.to_owned(), known.clone());
+        Some(known)
+    }
+
+    /// Keeps an object that this process created or read, for itself and for later ones.
+    fn keep(&self, key: &str, known: Arc<KnownObject>) {
+        let may_be_opened =
+            known.head.sums == SumsPlace::Front || known.front.len() as u64 == known.head.places().total;
+        if let Some(disk) = self.requests.disk.get()
+            && may_be_opened
+        {
+            let (total, tag) = (known.head.places().total, known.tag.clone());
+            let bytes = match known.front.len() as u64 <= MAX_OBJECT_BYTES {
+                true => known.front.clone(),
+                false => known.front.slice(..FIRST_READ as usize),
+            };
+            disk.write(key, &ObjectFront { bytes, total, tag });
+        }
+        self.cache.insert(key.to_owned(), known);
+    }
+
+    /// Keeps an object that this process has just created.
+    pub(super) fn created(&self, key: &str, object: &Bytes, tag: ObjectTag) {
+        let is_short = object.len() as u64 <= MAX_OBJECT_BYTES;
+        let limit = if is_short { object.len() } else { FIRST_READ as usize };
+        let front = ObjectFront { bytes: object.slice(..limit), total: object.len() as u64, tag };
+        if let Ok(known) = self.open(key, front) {
+            self.keep(key, Arc::new(known));
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn forget_memory(&self) {
+        self.cache.clear();
+    }
+
+    /// The object is gone, or it is another one.
     pub(super) fn forget(&self, key: &str) {
+        self.requests.held.release();
         self.cache.remove(key);
+        if let Some(disk) = self.requests.disk.get() {
+            disk.remove(key);
+        }
     }
 
     /// Time of a file that becomes visible now: not below that of any file that this process saw.
@@ -96,10 +154,17 @@ impl ObjectReader {
         options: &ReadOptions,
         wanted: u64,
     ) -> Result<Arc<KnownObject>, VolumeError> {
-        let known = match options.consistency {
+        let held = match self.requests.held.object(key) {
+            HeldObject::Absent => return Err(VolumeError::NotFound),
+            HeldObject::Listed(object) => self.with_tag(key, &object.tag),
+            HeldObject::Unknown => None,
+        };
+        let known = held.or_else(|| match options.consistency {
             Consistency::Available => self.cache.get(key).filter(|object| object.may_answer()),
             Consistency::Strict => None,
-        };
+            // No other file ever has the name, so the copy is right.
+            Consistency::AnyCopy => self.cache.get(key).or_else(|| self.on_disk(key, None)),
+        });
         let object = match known {
             Some(object) => object,
             None => self.fetch(key, wanted)?,
@@ -131,7 +196,7 @@ impl ObjectReader {
             })?;
         let object = Arc::new(self.open(key, front)?);
         self.seen_ms.fetch_max(object.info.created_ms, Relaxed);
-        self.cache.insert(key.to_owned(), object.clone());
+        self.keep(key, object.clone());
         Ok(object)
     }
 

@@ -1,6 +1,14 @@
 //! The client with the rules of its requests.
 
-use crate::{client::RemoteClient, retry::RetryRules};
+use super::{held_list::HeldLists, of_service};
+use crate::{
+    cache::ObjectCache,
+    client::RemoteClient,
+    retry::RetryRules,
+    service::{ListedPage, ObjectService},
+};
+use copal_volume::VolumeError;
+use std::sync::{Arc, OnceLock};
 
 /// See the module. Cheap to clone.
 #[derive(Clone)]
@@ -9,4 +17,23 @@ pub(super) struct RequestRules {
     pub(super) rules: RetryRules,
     /// Most requests at the same time.
     pub(super) connections: usize,
+    /// Copies of objects on a disk, once the directory is known.
+    pub(super) disk: Arc<OnceLock<ObjectCache>>,
+    pub(super) held: Arc<HeldLists>,
+}
+
+impl RequestRules {
+    /// A page of a list, as it is held or as the store shows it.
+    pub(super) fn page(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<ListedPage, VolumeError> {
+        if let Some(page) = self.held.page(prefix, after, limit) {
+            return Ok(page);
+        }
+        let listed = self.rules.repeat(|| self.service.list(prefix, after, limit));
+        listed.map_err(|error| of_service(&error))
+    }
 }

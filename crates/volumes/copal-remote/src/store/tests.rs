@@ -383,3 +383,112 @@ fn a_name_that_another_host_used_again_is_read_anew() {
         assert_eq!(read(&name), Err(VolumeError::NotFound));
     }
 }
+
+/// A command that comes later asks for nothing that an earlier one on this machine has read, and sees what another host
+/// changed meanwhile.
+#[test]
+fn a_later_process_asks_only_for_what_is_new() {
+    let server = TestServer::start();
+    let scratch = tempfile::tempdir().unwrap();
+    let process = || {
+        let store = server.store("p");
+        store.use_cache(ObjectCache::open(scratch.path(), 1 << 20).unwrap());
+        store
+    };
+    let (one, other_host) = (process(), server.store("p"));
+    let vid = volume(&one);
+    let infos: Vec<FileInfo> =
+        (b'a'..=b'j').map(|name| put(&one, vid, &[name], 500 * usize::from(name)).unwrap()).collect();
+    let names: Vec<Bytes> = (b'a'..=b'j').map(|name| Bytes::from(vec![name])).collect();
+    let read_all = |store: &RemoteStore| {
+        store.open_volume("v").unwrap();
+        let listed = store.list(vid, b"", None, 100, &ReadOptions::STRICT).unwrap();
+        let read = store.get_batch(vid, &names, &ReadOptions::default()).unwrap();
+        (listed, read)
+    };
+    let cold = read_all(&server.store("p"));
+    server.server.take_requests();
+    assert_eq!(read_all(&process()), cold);
+    let asked = server.server.take_requests();
+    // The record of the volume, and the list.
+    assert_eq!(asked.len(), 2, "{asked:?}");
+    other_host.open_volume("v").unwrap();
+    other_host.delete(vid, b"c", infos[2].fid).unwrap();
+    other_host.put(vid, b"c", Bytes::from(vec![9; 700]), &PutOptions::default()).unwrap();
+    let (listed, read) = read_all(&process());
+    assert_eq!(listed.len(), 10);
+    assert!(read[2].as_ref().unwrap().iter().all(|byte| *byte == 9));
+    // A damaged copy is asked for again.
+    for shard in std::fs::read_dir(scratch.path()).unwrap() {
+        for file in std::fs::read_dir(shard.unwrap().path()).into_iter().flatten() {
+            std::fs::write(file.unwrap().path(), b"COPALRCE damaged").unwrap();
+        }
+    }
+    let (again, bodies) = read_all(&process());
+    assert_eq!((again, bodies), (listed, read));
+}
+
+/// A copy on this machine serves where the caller says that no second file gets the name, and nowhere else.
+#[test]
+fn only_a_reader_of_any_copy_is_answered_without_the_store() {
+    let server = TestServer::start();
+    let scratch = tempfile::tempdir().unwrap();
+    let store = server.store("p");
+    store.use_cache(ObjectCache::open(scratch.path(), 1 << 20).unwrap());
+    let vid = volume(&store);
+    put(&store, vid, b"n", 100).unwrap();
+    for key in server.files() {
+        server.server.remove_object(BUCKET, &key);
+    }
+    server.server.take_requests();
+    let copy = store.get(vid, b"n", 0..u64::MAX, &ReadOptions::ANY_COPY).unwrap();
+    assert_eq!((copy.len(), server.server.take_requests().len()), (100, 0));
+    for options in [ReadOptions::default(), ReadOptions::STRICT] {
+        assert_eq!(store.get(vid, b"n", 0..u64::MAX, &options), Err(VolumeError::NotFound));
+    }
+    // The store has said that it is gone.
+    assert_eq!(store.get(vid, b"n", 0..u64::MAX, &ReadOptions::ANY_COPY), Err(VolumeError::NotFound));
+}
+
+/// A held list shows the volume as it was when it was read, until this process changes anything or misses an object.
+#[test]
+fn a_held_list_ends_with_the_first_change() {
+    let server = TestServer::start();
+    let (one, two) = (server.store("p"), server.store("p"));
+    let vid = volume(&one);
+    two.open_volume("v").unwrap();
+    let infos: Vec<FileInfo> = (b'a'..=b'c').map(|name| put(&one, vid, &[name], 10).unwrap()).collect();
+    let names = || {
+        let page = one.list_page(vid, b"", None, 9, &ReadOptions::STRICT).unwrap();
+        assert!(page.is_last);
+        page.files.into_iter().flat_map(|(name, _)| name.to_vec()).collect::<Vec<u8>>()
+    };
+    one.hold_list(vid, 2).unwrap();
+    put(&two, vid, b"d", 10).unwrap();
+    assert_eq!(names(), b"abcd", "a list of more files than that is not held");
+    one.hold_list(vid, 100).unwrap();
+    one.hold_list(VolumeId::ROOT, 100).unwrap();
+    server.server.take_requests();
+    put(&two, vid, b"e", 10).unwrap();
+    let of_two = server.server.take_requests().len();
+    assert_eq!((of_two, names()), (1, b"abcd".to_vec()));
+    assert_eq!(one.stat(vid, b"e", &ReadOptions::STRICT), Err(VolumeError::NotFound));
+    assert_eq!(get(&one, vid, b"a").unwrap().len(), 10);
+    assert_eq!(one.open_volume("v").unwrap(), vid);
+    assert_eq!(one.open_volume("w"), Err(VolumeError::NotFound));
+    assert_eq!(server.server.take_requests().len(), 0);
+    // Its own change ends it.
+    put(&one, vid, b"f", 10).unwrap();
+    assert_eq!(names(), b"abcdef");
+    // So does an object that is gone.
+    one.hold_list(vid, 100).unwrap();
+    two.delete(vid, b"a", infos[0].fid).unwrap();
+    one.shared.objects.forget_memory();
+    assert_eq!(get(&one, vid, b"a"), Err(VolumeError::NotFound));
+    put(&two, vid, b"g", 10).unwrap();
+    assert_eq!(names(), b"bcdefg");
+    one.hold_list(vid, 100).unwrap();
+    one.release_lists();
+    put(&two, vid, b"h", 10).unwrap();
+    assert_eq!(names(), b"bcdefgh");
+}

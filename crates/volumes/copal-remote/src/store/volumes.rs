@@ -5,11 +5,11 @@
 //! - A volume that this process removed is gone for it. A volume that another host removed takes files that nobody
 //!   finds; `prune` removes them.
 
-use super::{corrupt, of_service, parallel, requests::RequestRules};
+use super::{corrupt, held_list::HeldObject, of_service, parallel, requests::RequestRules};
 use crate::{
     format::{open_record, volume_record},
     keys,
-    service::{ListedObject, ObjectService, ServiceError},
+    service::{ListedObject, ListedPage, ObjectFront, ObjectService, ServiceError},
 };
 use bytes::Bytes;
 use copal_volume::{
@@ -61,48 +61,68 @@ impl VolumeRecords {
         }
         let mut after: Option<String> = None;
         loop {
-            let page = self.page(keys::VOLUMES, after.as_deref())?;
-            let Some(last) = page.last() else {
-                return Err(VolumeError::VolumeGone);
-            };
-            after = Some(last.key.clone());
-            for (object, found) in page.iter().zip(self.records(&page)) {
+            let ListedPage { objects, is_last } =
+                self.requests.page(keys::VOLUMES, after.as_deref(), PAGE)?;
+            for (object, found) in objects.iter().zip(self.records(&objects)) {
                 if found? == Some(vid) {
                     return Ok(object.key.clone());
                 }
             }
+            match objects.into_iter().last() {
+                Some(last) if !is_last => after = Some(last.key),
+                _ => return Err(VolumeError::VolumeGone),
+            }
         }
-    }
-
-    fn page(&self, prefix: &str, after: Option<&str>) -> Result<Vec<ListedObject>, VolumeError> {
-        self.requests
-            .rules
-            .repeat(|| self.requests.service.list(prefix, after, PAGE))
-            .map_err(|error| of_service(&error))
     }
 
     /// Ids in listed records; `None`: it is gone.
     fn records(&self, page: &[ListedObject]) -> Vec<Result<Option<VolumeId>, VolumeError>> {
-        parallel::map(page, self.requests.connections, |object| {
-            let known = self.table.lock().records.get(&object.key).cloned();
-            if let Some((tag, vid)) = known
-                && !tag.is_empty()
-                && tag == object.tag
-            {
-                return Ok(Some(vid));
-            }
-            self.read_record(&object.key)
+        parallel::map(page, self.requests.connections, |object| match self.known_record(object) {
+            Some(vid) => Ok(Some(vid)),
+            None => self.ask_record(&object.key),
         })
     }
 
+    /// The id in a listed record, if this process or an earlier one has read it.
+    fn known_record(&self, object: &ListedObject) -> Option<VolumeId> {
+        if object.tag.is_empty() {
+            return None;
+        }
+        let known = self.table.lock().records.get(&object.key).cloned();
+        if let Some((_, vid)) = known.filter(|(tag, _)| *tag == object.tag) {
+            return Some(vid);
+        }
+        let front = self.requests.disk.get()?.read(&object.key, Some(&object.tag))?;
+        self.open_record(&object.key, front).ok()
+    }
+
+    /// Opens and remembers a record.
+    fn open_record(&self, key: &str, front: ObjectFront) -> Result<VolumeId, VolumeError> {
+        let vid = open_record(key, &front.bytes).map_err(|why| corrupt(key, why))?;
+        self.remember(key, front.tag, vid);
+        Ok(vid)
+    }
+
     fn read_record(&self, key: &str) -> Result<Option<VolumeId>, VolumeError> {
+        match self.requests.held.object(key) {
+            HeldObject::Absent => Ok(None),
+            HeldObject::Listed(object) => match self.known_record(&object) {
+                Some(vid) => Ok(Some(vid)),
+                None => self.ask_record(key),
+            },
+            HeldObject::Unknown => self.ask_record(key),
+        }
+    }
+
+    fn ask_record(&self, key: &str) -> Result<Option<VolumeId>, VolumeError> {
         let front = match self.requests.rules.repeat(|| self.requests.service.front(key, RECORD_BYTES)) {
             Err(ServiceError::NotFound) => return Ok(None),
             front => front.map_err(|error| of_service(&error))?,
         };
-        let vid = open_record(key, &front.bytes).map_err(|why| corrupt(key, why))?;
-        self.remember(key, front.tag, vid);
-        Ok(Some(vid))
+        if let Some(disk) = self.requests.disk.get() {
+            disk.write(key, &front);
+        }
+        self.open_record(key, front).map(Some)
     }
 
     fn remember(&self, key: &str, tag: String, vid: VolumeId) {
@@ -149,6 +169,7 @@ impl VolumeRecords {
             }
         });
         let record = Bytes::from(volume_record(&key, vid));
+        self.requests.held.release();
         loop {
             match self.requests.rules.repeat(|| self.requests.service.create(&key, record.clone())) {
                 Ok(tag) => {
@@ -184,7 +205,8 @@ impl VolumeRecords {
         let mut after = after.map(|name| format!("{prefix}{}", keys::hex(name.as_bytes())));
         let mut found = Vec::new();
         while found.len() < limit {
-            let mut page = self.page(&prefix, after.as_deref())?;
+            let ListedPage { objects: mut page, is_last } =
+                self.requests.page(&prefix, after.as_deref(), PAGE)?;
             let Some(last) = page.last() else { break };
             after = Some(last.key.clone());
             // Not the volumes below these.
@@ -198,13 +220,17 @@ impl VolumeRecords {
                     found.push((name, vid));
                 }
             }
+            if is_last {
+                break;
+            }
         }
         Ok(found)
     }
 
     pub(super) fn remove_volume(&self, vid: VolumeId, how: RemoveMode) -> Result<(), VolumeError> {
+        self.requests.held.release();
         let key = self.record_key(vid)?;
-        let has_children = !self.page(&format!("{key}/"), None)?.is_empty();
+        let has_children = !self.requests.page(&format!("{key}/"), None, PAGE)?.objects.is_empty();
         // Whether it is empty cannot be held while another host puts a file there; an empty one costs nothing.
         if has_children || how == RemoveMode::IfEmpty {
             return Err(VolumeError::NotEmpty);
@@ -232,14 +258,16 @@ impl VolumeRecords {
         let prefix = keys::files_prefix(vid);
         let mut after: Option<String> = None;
         loop {
-            let page = self.page(&prefix, after.as_deref())?;
-            let Some(last) = page.last() else { return Ok(()) };
-            after = Some(last.key.clone());
-            let removed = parallel::map(&page, self.requests.connections, |object| {
+            let ListedPage { objects, is_last } = self.requests.page(&prefix, after.as_deref(), PAGE)?;
+            let removed = parallel::map(&objects, self.requests.connections, |object| {
                 self.requests.rules.repeat(|| self.requests.service.delete(&object.key, None))
             });
             for outcome in removed {
                 outcome.map_err(|error| of_service(&error))?;
+            }
+            match objects.into_iter().last() {
+                Some(last) if !is_last => after = Some(last.key),
+                _ => return Ok(()),
             }
         }
     }

@@ -5,8 +5,8 @@ use crate::error::VolumeError;
 use crate::ids::{FileId, VolumeId};
 use crate::memory::MemoryStore;
 use crate::store::{
-    Consistency, FileInfo, FileWriter, PutOptions, RangeSink, ReadOptions, RemoveMode, SettleChoice,
-    SettleOutcome, VolumeOptions, VolumeStats, VolumeStore,
+    Consistency, FileInfo, FilePage, FileWriter, PutOptions, RangeSink, ReadOptions, RemoveMode,
+    SettleChoice, SettleOutcome, VolumeOptions, VolumeStats, VolumeStore,
 };
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -40,6 +40,7 @@ enum Fault {
     LongNamesAreCut,
     ListForgetsThePrefix,
     ListStartsAtAfter,
+    EachPageIsTheLast,
     ListRunsBackwards,
     ListDropsOne,
     StrictListIsLate,
@@ -71,6 +72,7 @@ const FAULTS: [Fault; 28] = [
     Fault::LongNamesAreCut,
     Fault::ListForgetsThePrefix,
     Fault::ListStartsAtAfter,
+    Fault::EachPageIsTheLast,
     Fault::ListRunsBackwards,
     Fault::ListDropsOne,
     Fault::StrictListIsLate,
@@ -322,6 +324,18 @@ impl VolumeStore for Broken {
             _ => {}
         }
         Ok(page)
+    }
+    fn list_page(
+        &self,
+        vid: VolumeId,
+        prefix: &[u8],
+        after: Option<&[u8]>,
+        limit: usize,
+        options: &ReadOptions,
+    ) -> Result<FilePage, VolumeError> {
+        let files = self.list(vid, prefix, after, limit, options)?;
+        let is_last = files.is_empty() || self.is(Fault::EachPageIsTheLast);
+        Ok(FilePage { files, is_last })
     }
     fn delete(&self, vid: VolumeId, name: &[u8], fid: FileId) -> Result<(), VolumeError> {
         let fid = match self.fault {

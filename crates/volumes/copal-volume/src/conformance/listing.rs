@@ -17,6 +17,13 @@ fn names(
     let list = |options| store.list(vid, prefix, after, limit, options).expect("list");
     let page = list(&ReadOptions::STRICT);
     assert_eq!(page, list(&ReadOptions::default()), "nothing is under way");
+    let told = store.list_page(vid, prefix, after, limit, &ReadOptions::STRICT).expect("list");
+    assert_eq!(told.files, page);
+    let last = page.last().map(|(name, _)| &name[..]).or(after);
+    if told.is_last && limit > 0 {
+        let behind = store.list(vid, prefix, last, 1, &ReadOptions::STRICT).expect("list");
+        assert_eq!(behind, [], "nothing follows the last page");
+    }
     page.iter().map(|(name, _)| name.to_vec()).collect()
 }
 

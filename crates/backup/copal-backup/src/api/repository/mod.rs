@@ -11,17 +11,17 @@
 //! - [`maintenance`]: checks, deletion and repair; VMs, popular packs and sessions of a fleet.
 
 mod begin;
+mod found;
 mod maintenance;
 mod snapshots;
 
 use crate::api::key_list::{KeyList, ListedKey};
 use crate::api::lookup::SnapshotLookup;
 use crate::api::snapshot_names::SnapshotNames;
-use crate::api::unlock::{PasswordSlots, beside, find_catalog, for_each_slot, open_role_slot};
+use crate::api::unlock::{find_catalog, for_each_slot};
 use crate::catalog::Catalog;
 use crate::catalog::log::{AppendOutcome, LogName};
 use crate::catalog::record::Record;
-use crate::catalog::split::has_roles;
 use crate::index::{ChunkIndex, IndexHome};
 use crate::keys::DomainKeys;
 use crate::keys::role::{Role, RoleKey};
@@ -36,9 +36,10 @@ use crate::sessions::repository_locks::RepositoryLocks;
 use copal_chunk::Chunker;
 use copal_volume::{VolumeId, VolumeStore};
 use std::sync::Arc;
-use std::thread::Builder;
 use uuid::Uuid;
 use zeroize::Zeroizing;
+
+pub use found::FoundRepository;
 
 /// An open repository.
 pub struct Repository {
@@ -108,26 +109,19 @@ impl Repository {
     /// `NoRepository`, `WrongPassword`, `WrongKey`, `PasswordNeeded`, `PasswordNotUsed`, `Version`,
     /// `Damaged`.
     pub fn open(volumes: Arc<dyn VolumeStore>, index: IndexHome, unlock: &Unlock) -> Result<Repository> {
-        let (vid, domain) = find_catalog(&*volumes)?.ok_or(Error::NoRepository)?;
-        let ((keys, encrypted, opened_by), index) = match unlock {
-            Unlock::Key(key) => {
-                refuse_clear(&*volumes, vid, domain)?;
-                let (keys, slot) = open_role_slot(&*volumes, vid, *domain.as_bytes(), key)?;
-                ((keys, true, slot), ChunkIndex::open(&index))
-            }
-            unlock => {
-                let slots = PasswordSlots::read(&*volumes, vid, domain);
-                let password = Builder::new().name("password".to_owned());
-                let hash = || slots.try_each(unlock);
-                let (found, index) = beside(password, hash, || ChunkIndex::open(&index));
-                let master = slots.finish(found?)?;
-                let keys = DomainKeys::derive(&master.key);
-                has_roles(&*volumes, vid, &keys)?;
-                ((keys, master.is_encrypted, master.slot), index)
-            }
-        };
-        let keys = Arc::new(keys);
-        Repository::open_with(volumes, index, (vid, domain), (keys, encrypted, opened_by))
+        Repository::find(volumes)?.ok_or(Error::NoRepository)?.open(index, unlock)
+    }
+
+    /// Looks for the repository of a store; `None`: it has none. No key needed.
+    /// # Errors
+    /// Errors of the store.
+    pub fn find(volumes: Arc<dyn VolumeStore>) -> Result<Option<FoundRepository>> {
+        FoundRepository::look(volumes)
+    }
+
+    /// Ends [`FoundRepository::as_of_now`]: what follows sees the present state.
+    pub fn look_again(&self) {
+        self.parts.pack_store().volumes.store.release_lists();
     }
 
     /// Sets the number of threads that each operation of this handle computes with. Without this call it is the
@@ -180,22 +174,6 @@ impl Repository {
             opened_by,
             names: SnapshotNames::default(),
         })
-    }
-
-    /// Whether the store holds a repository, and if so whether it needs a password. No key needed.
-    /// # Errors
-    /// Errors of the store; `Damaged` if no key slot can be read.
-    pub fn probe(volumes: &dyn VolumeStore) -> Result<Option<bool>> {
-        let Some((vid, domain)) = find_catalog(volumes)? else {
-            return Ok(None);
-        };
-        // A repository that has only role keys needs one of them.
-        let mut needed = true;
-        for_each_slot(volumes, vid, domain, |_, slot| {
-            needed = slot.needs_password();
-            Ok(false)
-        })?;
-        Ok(Some(needed))
     }
 
     /// A handle that takes no in-process locks with others, like a handle of another process. For tests of

@@ -43,7 +43,7 @@ impl<'a> PruneRun<'a> {
             match beginning(&state, is_alone) {
                 PruneStart::Go => break state,
                 PruneStart::FinishFirst if self.options.dry_run => break state,
-                PruneStart::FinishFirst => parts.finish_removals_of(vm.uuid)?,
+                PruneStart::FinishFirst => parts.finish_removals_of(vm.uuid, &state)?,
                 // The processes of the open sessions are dead.
                 PruneStart::FenceFirst if !self.options.dry_run => {
                     self.summary.swept_sessions += fence_all(parts, vm.uuid)?;

@@ -61,7 +61,7 @@ pub(crate) fn footer(
     keys: &DomainKeys,
 ) -> Result<PackFooter> {
     let name = pack.file_name();
-    let options = ReadOptions::default();
+    let options = ReadOptions::ANY_COPY;
     let info = store.stat(vid, name.as_bytes(), &options)?;
     check_size(pack, info.size)?;
     let tail_at = info.size.saturating_sub(TAIL_BYTES);
@@ -101,7 +101,7 @@ pub(crate) fn footer_of(
     let footer_at = u64::from(trailer.footer_at);
     let wanted = (size - footer_at) as usize;
     if wanted > tail.len() {
-        tail = store.get(vid, name.as_bytes(), footer_at..size, &ReadOptions::default())?;
+        tail = store.get(vid, name.as_bytes(), footer_at..size, &ReadOptions::ANY_COPY)?;
     }
     let end = tail
         .len()

@@ -430,7 +430,7 @@ impl ServedDisk {
         }
         parts.locks().note_change();
         parts.catch_up();
-        parts.index_for_reading(self.vm).is_ok()
+        parts.index_vm(self.vm).is_ok()
     }
 
     fn tell(&self, repository: &Repository, reference: &FrameRef, offset: u64, length: u64, error: &Error) {
