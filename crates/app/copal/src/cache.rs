@@ -145,8 +145,8 @@ fn not_ours(directory: &Path) -> Failure {
         exit::DENIED,
         "denied",
         format!(
-            "{} is no cache of an agent (it holds other files, and no file {MARK}); move it away or give another --state, \
-             nothing was changed",
+            "{} is no cache (it holds other files, and no file {MARK}); move it away, or name another directory with --cache \
+             or --state; nothing was changed",
             directory.display()
         ),
     )

@@ -68,7 +68,15 @@ impl CachePlace {
             );
             return Ok(None);
         };
-        Ok(Some(CachePlace { directory: root.join(domain.to_string()), limit_bytes }))
+        let directory = root.join(domain.to_string());
+        if let Err(error) = DirBuilder::new().recursive(true).mode(0o700).create(&directory) {
+            tracing::warn!(
+                "{}: {error}; nothing is kept for the next command, which asks the store again; give another --cache",
+                directory.display()
+            );
+            return Ok(None);
+        }
+        Ok(Some(CachePlace { directory, limit_bytes }))
     }
 
     /// Whether this host has checked the properties of the store at this endpoint.
@@ -99,7 +107,6 @@ impl CachePlace {
         let written = serde_json::to_vec(&known).map_err(std::io::Error::from).and_then(|text| {
             let file = self.address_file();
             let unfinished = file.with_extension(format!("{}.new", std::process::id()));
-            DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
             std::fs::write(&unfinished, text)?;
             std::fs::rename(&unfinished, file)
         });

@@ -97,9 +97,20 @@ pub(crate) fn watch_leases(
     if !parts.is_written_by_several() {
         return Ok(fenced);
     }
+    // One list shows all heartbeats. The logs of all VMs are read only if a holder may be dead.
+    let heartbeats = newest_heartbeats(parts)?;
+    let may_be_dead = heartbeats.values().filter(|beat| {
+        let silence = watch.look(now, beat.holder, beat.number);
+        LeaseWatch::is_silent(silence) || process::has_died(beat.holder)
+    });
+    let suspects = may_be_dead.map(|beat| (beat.holder, beat.number)).collect();
+    if !watch.must_read_logs(now, &suspects) {
+        return Ok(fenced);
+    }
     for vm in parts.directory().all()? {
         fenced.extend(fence_silent(parts, &vm, watch, now)?);
     }
+    watch.note_logs_read(now, suspects);
     Ok(fenced)
 }
 

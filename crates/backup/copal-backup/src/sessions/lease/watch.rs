@@ -10,13 +10,16 @@
 
 use crate::request::open_session::HolderId;
 use crate::rules::broken::{self, Flaw};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 /// For each holder, the newest heartbeat seen and since when. Every observer has its own.
 #[derive(Clone, Debug, Default)]
 pub struct LeaseWatch {
     seen: HashMap<HolderId, ObservedHolder>,
+    /// When the logs of all VMs were read last, and the holders that might have been dead then, with their newest
+    /// heartbeats: they have no open session since.
+    logs_read: Option<(Duration, HashSet<(HolderId, u64)>)>,
 }
 
 #[derive(Clone, Debug)]
@@ -54,6 +57,22 @@ impl LeaseWatch {
         now.saturating_sub(seen.since)
     }
 
+    /// Whether the logs of all VMs have to be read: a holder may have died since, or a session may name a holder whose
+    /// heartbeats are gone.
+    pub(super) fn must_read_logs(&self, now: Duration, suspects: &HashSet<(HolderId, u64)>) -> bool {
+        match &self.logs_read {
+            None => true,
+            Some((read, known)) => {
+                now.saturating_sub(*read) >= LeaseWatch::LEASE || !suspects.is_subset(known)
+            }
+        }
+    }
+
+    /// Notes that the logs of all VMs were read.
+    pub(super) fn note_logs_read(&mut self, now: Duration, suspects: HashSet<(HolderId, u64)>) {
+        self.logs_read = Some((now, suspects));
+    }
+
     /// Whether a holder with this silence may be taken for dead.
     pub fn is_silent(silence: Duration) -> bool {
         silence >= LeaseWatch::LEASE || broken::by(Flaw::FencesAtOnce)
@@ -88,6 +107,23 @@ mod tests {
         // Another holder has its own silence, and a clock that stands still adds none.
         assert_eq!(watch.look(seconds(1700), HolderId([8; 16]), 0), seconds(0));
         assert_eq!(watch.look(seconds(1600), HOLDER, 4), seconds(0));
+    }
+
+    /// Agents in an object store asked for the log of each VM each minute. Now they do once in the time of a lease, and
+    /// when a holder may have died since.
+    #[test]
+    fn logs_are_read_when_a_holder_may_have_died() {
+        let mut watch = LeaseWatch::new();
+        let none = HashSet::new();
+        let dead = HashSet::from([(HOLDER, 4)]);
+        assert!(watch.must_read_logs(seconds(0), &none));
+        watch.note_logs_read(seconds(0), none.clone());
+        assert!(!watch.must_read_logs(seconds(599), &none));
+        assert!(watch.must_read_logs(seconds(600), &none), "its heartbeats may be gone");
+        assert!(watch.must_read_logs(seconds(60), &dead));
+        watch.note_logs_read(seconds(60), dead.clone());
+        assert!(!watch.must_read_logs(seconds(120), &dead), "it has no session");
+        assert!(watch.must_read_logs(seconds(120), &HashSet::from([(HOLDER, 5)])), "it was alive since");
     }
 
     #[test]
