@@ -71,6 +71,13 @@ pub(crate) fn files_prefix(vid: VolumeId) -> String {
     format!("{FILES}{:016x}/", vid.0)
 }
 
+/// Volume whose files have this prefix; `None`: the prefix is not one of files.
+pub(crate) fn volume_of(files_prefix: &str) -> Option<VolumeId> {
+    let digits = files_prefix.strip_prefix(FILES)?.strip_suffix('/')?;
+    let vid = VolumeId(u64::from_str_radix(digits, 16).ok()?);
+    (self::files_prefix(vid) == files_prefix).then_some(vid)
+}
+
 /// Key of a file.
 /// # Errors
 /// `InvalidName`: too long for a key.
@@ -111,5 +118,9 @@ mod tests {
         assert!(volume_key(&[&long, &long]).is_err());
         assert!(file_key(VolumeId(1), &[1; 401]).is_err());
         assert!(file_key(VolumeId(1), b"").is_err());
+        assert_eq!(volume_of(&files_prefix(VolumeId(0xab))), Some(VolumeId(0xab)));
+        for foreign in ["f/ab/", "f/00000000000000AB/", "f/00000000000000ab", "n/00000000000000ab/"] {
+            assert_eq!(volume_of(foreign), None, "{foreign}");
+        }
     }
 }

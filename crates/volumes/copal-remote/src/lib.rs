@@ -7,7 +7,7 @@
 //! Design: docs/design/volume.md#remote
 //!
 //! Invariants
-//! - An answer that did not come is no answer: a create is sent again with the same bytes and the same file id, and
+//! - An answer that did not come is no answer: a create is sent again with the same body and another file id, and
 //!   its outcome is read from the object (VOL-2).
 //! - No decision depends on a clock.
 //! - Every byte is verified by a checksum of ours before it is returned (VOL-6).

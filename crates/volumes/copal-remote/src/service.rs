@@ -93,6 +93,8 @@ pub(crate) trait ObjectService: Send + Sync {
     /// Objects whose keys begin with `prefix` and are above `after`, in order: up to `limit`, at least one unless there
     /// is none.
     fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<ListedPage, ServiceError>;
+    /// Prefixes up to the next slash behind `prefix`, which ends with one, in order. Blocks for a request a thousand.
+    fn groups(&self, prefix: &str) -> Result<Vec<String>, ServiceError>;
     /// Deletes an object, if it still has this tag; nothing happens if it is gone.
     fn delete(&self, key: &str, tag: Option<&str>) -> Result<(), ServiceError>;
     /// Time of the store: ms since 1970, from its last answer. 0: it has not answered yet.

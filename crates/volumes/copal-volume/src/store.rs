@@ -417,6 +417,14 @@ pub trait VolumeStore: Send + Sync {
     /// `Corrupt`.
     fn volume_stats(&self, vid: VolumeId) -> Result<VolumeStats, VolumeError>;
 
+    /// Deletes files of volumes that no longer exist: a process that died while it removed a volume leaves them. Returns
+    /// their number. A store whose removals are atomic has none.
+    /// # Errors
+    /// `Denied`; `Corrupt`: a volume cannot be read, so nothing was deleted; errors of the store.
+    fn sweep(&self) -> Result<u64, VolumeError> {
+        Ok(0)
+    }
+
     /// Frees the space of deleted files now instead of in the background; a hint on a cluster.
     /// # Errors
     /// Only those common to all operations.

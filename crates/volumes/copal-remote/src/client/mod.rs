@@ -330,6 +330,21 @@ impl ObjectService for RemoteClient {
         self.call(request).map(|(page, _)| page)
     }
 
+    fn groups(&self, prefix: &str) -> Result<Vec<String>, ServiceError> {
+        let request = async {
+            let options = ListOptions { recursive: false, ..ListOptions::default() };
+            let mut lister = self.operator().lister_options(prefix, options).await?;
+            let mut found = Vec::new();
+            while let Some(entry) = lister.try_next().await? {
+                if entry.metadata().is_dir() && entry.path() != prefix {
+                    found.push(entry.path().to_owned());
+                }
+            }
+            Ok(found)
+        };
+        self.call(request).map(|(found, _)| found)
+    }
+
     fn delete(&self, key: &str, tag: Option<&str>) -> Result<(), ServiceError> {
         let takes_tag = self.operator().info().capability().delete_with_if_match;
         let options = DeleteOptions {

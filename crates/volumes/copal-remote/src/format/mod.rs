@@ -10,6 +10,7 @@ pub(crate) use block_sums::{BLOCK_BYTES, BlockSums, agree as sums_agree, blocks_
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use object_head::fuzz_fields;
 pub(crate) use object_head::{
-    ObjectHead, ObjectKind, SumsPlace, TAIL_BYTES, file_object, stream_front, stream_tail, tombstone_object,
+    ObjectHead, ObjectKind, SumsPlace, TAIL_BYTES, file_object, renamed, stream_front, stream_tail,
+    tombstone_object,
 };
 pub(crate) use volume_record::{open_record, volume_record};

@@ -219,6 +219,15 @@ pub(crate) fn file_object(key: &str, info: &FileInfo, body: &[u8]) -> Vec<u8> {
     object
 }
 
+/// The object of another file with the same body. `None`: it is no whole object.
+pub(crate) fn renamed(key: &str, object: &[u8], fid: FileId, created_ms: u64) -> Option<Vec<u8>> {
+    let mut head = ObjectHead::decode(key, object).ok()??;
+    (head.info.fid, head.info.created_ms) = (fid, created_ms);
+    let mut bytes = head.encode(key);
+    bytes.extend_from_slice(object.get(bytes.len()..)?);
+    Some(bytes)
+}
+
 /// The front of a streamed file's object.
 pub(crate) fn stream_front(key: &str, fid: FileId, metadata: &Bytes) -> Vec<u8> {
     let info = FileInfo { fid, size: 0, crc32c: 0, created_ms: 0, metadata: metadata.clone() };

@@ -1,10 +1,13 @@
 //! Creates of files, the end of those without a known outcome, and deletes.
 //!
-//! Invariant: a create is answered by an object: by its own, with its file id, or by another one under the same key.
+//! Invariants
+//! - A create is answered by an object: by its own, with a file id of one of its tries, or by another one.
+//! - Each try of a create has a file id of its own. So a delete means the object of one try: if another try comes about
+//!   after the file was deleted, a process that knew the file does not delete that object.
 
 use super::{RemoteState, corrupt, of_service};
 use crate::{
-    format::{ObjectHead, ObjectKind, file_object, tombstone_object},
+    format::{ObjectHead, ObjectKind, file_object, renamed, tombstone_object},
     keys,
     service::{ObjectService, ServiceError},
 };
@@ -13,7 +16,7 @@ use copal_codec::crc32c;
 use copal_volume::{FileId, FileInfo, MAX_FILE_BYTES, PutOptions, SettleOutcome, VolumeError, VolumeId};
 
 /// Longest object whose bytes are kept while its create is unknown.
-const KEPT_BYTES: usize = 64 << 10;
+const KEPT_BYTES: usize = (64 << 10) + HEAD_BYTES as usize;
 /// Most creates without a known outcome that are kept with their bytes.
 const MOST_KEPT: usize = 256;
 /// Tries to delete a file that other hosts replace meanwhile.
@@ -27,11 +30,14 @@ pub(super) struct PendingCreate {
     pub(super) key: String,
     /// The object, if it is short: sent until it is answered, so that a log gets no hole.
     pub(super) object: Option<Bytes>,
+    /// File ids of the tries.
+    pub(super) tries: Vec<FileId>,
 }
 
 /// Outcome of a create.
 enum CreateOutcome {
-    Won,
+    /// Its object has the key, with this id and time.
+    Won(FileId, u64),
     /// Another object has the key.
     Lost(FileId),
 }
@@ -70,12 +76,13 @@ impl RemoteState {
     }
 
     fn create(&self, key: String, info: FileInfo, object: Bytes) -> Result<FileInfo, VolumeError> {
-        match self.try_create(&key, info.fid, &object) {
-            Ok(CreateOutcome::Won) => Ok(info),
+        let mut tries = vec![info.fid];
+        match self.try_create(&key, &object, &mut tries) {
+            Ok(CreateOutcome::Won(fid, created_ms)) => Ok(FileInfo { fid, created_ms, ..info }),
             Ok(CreateOutcome::Lost(fid)) => Err(VolumeError::Exists { fid }),
             Err(error) => {
                 if error.is_unknown() {
-                    self.keep_pending(info.fid, key, Some(object));
+                    self.keep_pending(info.fid, key, Some(object), tries);
                 }
                 Err(error)
             }
@@ -83,39 +90,55 @@ impl RemoteState {
     }
 
     /// Remembers a create whose outcome `settle` decides.
-    pub(super) fn keep_pending(&self, fid: FileId, key: String, object: Option<Bytes>) {
+    pub(super) fn keep_pending(&self, fid: FileId, key: String, object: Option<Bytes>, tries: Vec<FileId>) {
         let mut pending = self.pending.lock();
         let has_room = pending.values().filter(|create| create.object.is_some()).count() < MOST_KEPT;
         let object = object.filter(|object| has_room && object.len() <= KEPT_BYTES);
-        pending.insert(fid, PendingCreate { key, object });
+        pending.insert(fid, PendingCreate { key, object, tries });
     }
 
-    /// Sends a create until its outcome is known.
+    /// Sends a create until its outcome is known. `tries`: ids of all tries, the first of which the caller knows; the last
+    /// one is that of `object`.
     /// # Errors
     /// `Unknown`: it may have taken effect; others: it has not.
-    fn try_create(&self, key: &str, fid: FileId, object: &Bytes) -> Result<CreateOutcome, VolumeError> {
+    fn try_create(
+        &self,
+        key: &str,
+        object: &Bytes,
+        tries: &mut Vec<FileId>,
+    ) -> Result<CreateOutcome, VolumeError> {
+        let fid = tries[0];
         self.requests.held.release();
         let mut clock = self.requests.rules.start();
         let mut may_be_there = false;
+        let mut object = object.clone();
         loop {
             let error = match self.requests.service.create(key, object.clone()) {
                 Ok(tag) => {
-                    self.objects.created(key, object, tag);
-                    return Ok(CreateOutcome::Won);
+                    self.objects.created(key, &object, tag);
+                    let head = ObjectHead::decode(key, &object).ok().flatten();
+                    let (fid, created_ms) =
+                        head.map_or((fid, 0), |head| (head.info.fid, head.info.created_ms));
+                    return Ok(CreateOutcome::Won(fid, created_ms));
                 }
                 Err(error) => error,
             };
             match error {
-                ServiceError::Taken => match self.holder(key) {
-                    Ok(Some(holder)) if holder == fid => return Ok(CreateOutcome::Won),
-                    Ok(Some(holder)) => return Ok(CreateOutcome::Lost(holder)),
+                ServiceError::Taken => match self.current_head(key) {
+                    Ok(Some(head)) if tries.contains(&head.info.fid) => {
+                        return Ok(CreateOutcome::Won(head.info.fid, head.info.created_ms));
+                    }
+                    Ok(Some(head)) => return Ok(CreateOutcome::Lost(head.info.fid)),
                     // It went meanwhile, so the key is free.
                     Ok(None) => {}
                     Err(_) if may_be_there => return Err(VolumeError::Unknown { fid }),
                     Err(error) => return Err(error),
                 },
                 error => {
-                    may_be_there |= matches!(error, ServiceError::Unanswered { .. });
+                    if matches!(error, ServiceError::Unanswered { .. }) {
+                        may_be_there = true;
+                        object = self.another_try(key, object, tries);
+                    }
                     let given_up = match error.may_pass() {
                         true => clock.wait(error).err(),
                         false => Some(error),
@@ -128,6 +151,18 @@ impl RemoteState {
                     }
                 }
             }
+        }
+    }
+
+    /// The object for another try of a create.
+    fn another_try(&self, key: &str, object: Bytes, tries: &mut Vec<FileId>) -> Bytes {
+        let fid = self.draw_file();
+        match renamed(key, &object, fid, self.objects.stamp_ms()) {
+            Some(renamed) => {
+                tries.push(fid);
+                Bytes::from(renamed)
+            }
+            None => object,
         }
     }
 
@@ -149,32 +184,70 @@ impl RemoteState {
     pub(super) fn settle(&self, vid: VolumeId, fid: FileId) -> Result<SettleOutcome, VolumeError> {
         let pending = self.pending.lock().get(&fid).cloned();
         let outcome = match pending {
-            Some(PendingCreate { key, object: Some(object) }) => match self.try_create(&key, fid, &object)? {
-                CreateOutcome::Won => SettleOutcome::Committed,
-                CreateOutcome::Lost(_) => SettleOutcome::Aborted,
-            },
-            Some(PendingCreate { key, object: None }) => self.settle_by_tombstone(&key, fid)?,
-            None => match self.find(vid, fid)? {
-                true => SettleOutcome::Committed,
-                false => SettleOutcome::Aborted,
-            },
+            Some(PendingCreate { key, object: Some(object), mut tries }) => {
+                let object = self.another_try(&key, object, &mut tries);
+                match self.try_create(&key, &object, &mut tries) {
+                    Ok(CreateOutcome::Won(known_as, _)) => Some(known_as),
+                    Ok(CreateOutcome::Lost(_)) => None,
+                    Err(error) => {
+                        // Each of these tries may still come about.
+                        if let Some(pending) = self.pending.lock().get_mut(&fid) {
+                            pending.tries = tries;
+                        }
+                        return Err(error);
+                    }
+                }
+            }
+            Some(PendingCreate { key, object: None, tries }) => {
+                self.settle_by_tombstone(&key, fid, &tries)?
+            }
+            None => {
+                let fid = self.known_as(fid);
+                self.find(vid, fid)?.then_some(fid)
+            }
         };
         self.pending.lock().remove(&fid);
-        Ok(outcome)
+        Ok(match outcome {
+            Some(known_as) => {
+                self.remember_as(fid, known_as);
+                SettleOutcome::Committed
+            }
+            None => SettleOutcome::Aborted,
+        })
+    }
+
+    /// Id of the file that a settled create has made.
+    fn known_as(&self, fid: FileId) -> FileId {
+        self.settled.lock().get(&fid).copied().unwrap_or(fid)
+    }
+
+    fn remember_as(&self, fid: FileId, known_as: FileId) {
+        if fid != known_as {
+            let mut settled = self.settled.lock();
+            if settled.len() >= MOST_KEPT {
+                settled.clear();
+            }
+            settled.insert(fid, known_as);
+        }
     }
 
     /// Takes the key of a create, unless the create has it: the first object under the key stands.
-    fn settle_by_tombstone(&self, key: &str, fid: FileId) -> Result<SettleOutcome, VolumeError> {
+    fn settle_by_tombstone(
+        &self,
+        key: &str,
+        fid: FileId,
+        tries: &[FileId],
+    ) -> Result<Option<FileId>, VolumeError> {
         self.requests.held.release();
         let tombstone = Bytes::from(tombstone_object(key, fid, self.objects.stamp_ms()));
         loop {
             let sent = self.requests.rules.repeat(|| self.requests.service.create(key, tombstone.clone()));
             match sent {
-                Ok(_) => return Ok(SettleOutcome::Aborted),
+                Ok(_) => return Ok(None),
                 Err(ServiceError::Taken) => {
                     if let Some(head) = self.current_head(key)? {
-                        let is_there = head.kind == ObjectKind::File && head.info.fid == fid;
-                        return Ok(if is_there { SettleOutcome::Committed } else { SettleOutcome::Aborted });
+                        let is_there = head.kind == ObjectKind::File && tries.contains(&head.info.fid);
+                        return Ok(is_there.then_some(head.info.fid));
                     }
                     // It went meanwhile, so the key is free.
                 }
@@ -188,6 +261,7 @@ impl RemoteState {
     /// `Unknown`: the delete may take effect later.
     pub(super) fn delete(&self, key: &str, fid: FileId) -> Result<(), VolumeError> {
         self.requests.held.release();
+        let fid = self.known_as(fid);
         for _ in 0..REPLACED_TRIES {
             // Asked from the store: the object may be another than the one remembered.
             let object = match self.objects.fetch(key, 0) {

@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! - A name is taken by an exclusive create, and by nothing else (VOL-2).
-//! - A create whose answer is lost is sent again with the same bytes; the file id in the object decides.
+//! - A create whose answer is lost is sent again with the same body; the file id in the object tells whose it is.
 //! - A remembered head is used only with the tag under which it was read.
 
 mod changes;
@@ -71,6 +71,8 @@ struct RemoteState {
     objects: ObjectReader,
     /// Creates without a known outcome.
     pending: Mutex<HashMap<FileId, PendingCreate>>,
+    /// Ids of files whose create was settled, where another try than the first has made them.
+    settled: Mutex<HashMap<FileId, FileId>>,
 }
 
 impl RemoteStore {
@@ -104,6 +106,7 @@ impl RemoteStore {
                 volumes: VolumeRecords::new(requests.clone()),
                 objects: ObjectReader::new(requests.clone()),
                 pending: Mutex::default(),
+                settled: Mutex::default(),
                 requests,
             }),
         })
@@ -371,6 +374,10 @@ impl VolumeStore for RemoteStore {
                 _ => return Ok(stats),
             }
         }
+    }
+
+    fn sweep(&self) -> Result<u64, VolumeError> {
+        self.shared.volumes.sweep()
     }
 
     fn reclaim(&self, vid: VolumeId) -> Result<(), VolumeError> {

@@ -3,7 +3,8 @@
 //! Invariants
 //! - A volume id is 64 random bits, so none is used twice.
 //! - A volume that this process removed is gone for it. A volume that another host removed takes files that nobody
-//!   finds; `prune` removes them.
+//!   finds; a sweep removes them.
+//! - A record is created before the files of its volume, and deleted before them.
 
 use super::{corrupt, held_list::HeldObject, of_service, parallel, requests::RequestRules};
 use crate::{
@@ -239,26 +240,66 @@ impl VolumeRecords {
         self.table.lock().removed.insert(vid);
         let removed = match self.read_record(&key)? {
             Some(holder) if holder == vid => {
-                self.requests.rules.repeat(|| self.requests.service.delete(&key, None))
+                // By its tag: another volume may have the path by the time at which a late delete comes about.
+                let tag = self.table.lock().records.get(&key).map(|(tag, _)| tag.clone());
+                self.requests.rules.repeat(|| self.requests.service.delete(&key, tag.as_deref()))
             }
             _ => Ok(()),
         };
-        removed.or_else(
-            |error| if error == ServiceError::NotFound { Ok(()) } else { Err(of_service(&error)) },
-        )?;
+        removed.or_else(|error| match error {
+            ServiceError::NotFound | ServiceError::Taken => Ok(()),
+            error => Err(of_service(&error)),
+        })?;
         {
             let mut table = self.table.lock();
             table.keys.remove(&vid);
             table.records.remove(&key);
         }
-        self.remove_files(vid)
+        self.remove_files(vid).map(drop)
     }
 
-    fn remove_files(&self, vid: VolumeId) -> Result<(), VolumeError> {
+    /// See [`copal_volume::VolumeStore::sweep`].
+    ///
+    /// Prefixes of files are listed before records are. A record is older than each file of its volume, so a volume with
+    /// listed files whose record is missing now was removed. Its id is random, so no later record has it.
+    pub(super) fn sweep(&self) -> Result<u64, VolumeError> {
+        // A held list of records is older than the prefixes.
+        self.requests.held.release();
+        let groups = self.requests.rules.repeat(|| self.requests.service.groups(keys::FILES));
+        let groups = groups.map_err(|error| of_service(&error))?;
+        let mut without: HashSet<VolumeId> =
+            groups.iter().filter_map(|group| keys::volume_of(group)).collect();
+        // This process has read the records of these.
+        without.retain(|vid| !self.table.lock().keys.contains_key(vid));
+        let mut after: Option<String> = None;
+        while !without.is_empty() {
+            let ListedPage { objects, is_last } =
+                self.requests.page(keys::VOLUMES, after.as_deref(), PAGE)?;
+            for found in self.records(&objects) {
+                if let Some(vid) = found? {
+                    without.remove(&vid);
+                }
+            }
+            match objects.into_iter().last() {
+                Some(last) if !is_last => after = Some(last.key),
+                _ => break,
+            }
+        }
+        let mut removed = 0;
+        for vid in without {
+            removed += self.remove_files(vid)?;
+        }
+        Ok(removed)
+    }
+
+    /// Deletes the files of a volume; returns their number.
+    fn remove_files(&self, vid: VolumeId) -> Result<u64, VolumeError> {
         let prefix = keys::files_prefix(vid);
         let mut after: Option<String> = None;
+        let mut count = 0;
         loop {
             let ListedPage { objects, is_last } = self.requests.page(&prefix, after.as_deref(), PAGE)?;
+            count += objects.len() as u64;
             let removed = parallel::map(&objects, self.requests.connections, |object| {
                 self.requests.rules.repeat(|| self.requests.service.delete(&object.key, None))
             });
@@ -267,7 +308,7 @@ impl VolumeRecords {
             }
             match objects.into_iter().last() {
                 Some(last) if !is_last => after = Some(last.key),
-                _ => return Ok(()),
+                _ => return Ok(count),
             }
         }
     }

@@ -101,7 +101,7 @@ impl RemoteWriter {
         body.upload.append(tail).map_err(|error| VolumeError::from(error.give_up()))?;
         let outcome = body.upload.complete();
         let unknown = |writer: &mut RemoteWriter| {
-            writer.state.keep_pending(fid, writer.key.clone(), None);
+            writer.state.keep_pending(fid, writer.key.clone(), None, vec![fid]);
             Err(VolumeError::Unknown { fid })
         };
         match outcome {

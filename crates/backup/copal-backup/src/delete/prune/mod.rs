@@ -88,6 +88,12 @@ fn run(
         }
     }
     parts.pack_store().forget_cached();
+    if !options.dry_run {
+        let swept = parts.pack_store().volumes.store.sweep()?;
+        if swept > 0 {
+            tracing::info!(files = swept, "files of removed volumes were deleted");
+        }
+    }
     if !options.dry_run && parts.pack_store().keys.roles().are_split {
         parts.catalog().write_due_checkpoints(&vms);
     }
