@@ -1,6 +1,7 @@
 //! Clean-ups beside backups and restores of other hosts.
 
 use crate::consolidate::{alone, assert_restores, clean_up, free, host, small_clone, try_clean_up};
+use crate::fleet_store::*;
 use crate::mortal_store::MortalStore;
 use crate::popular::{Detector, noise};
 use crate::world::*;
@@ -56,7 +57,7 @@ impl Progress for Dying {
 /// A session that has published by then counts like any other snapshot.
 #[test]
 fn a_clean_up_gives_way_to_a_backup_of_its_vm() {
-    let store = embedded_store();
+    let store = fleet_store();
     let mut all = alone(&init_as(&store, FLEET), &["web", "db"], small_clone);
     let (first, _) = host(&store);
     let detector = Detector::new(&first, 0);
@@ -134,7 +135,7 @@ fn restore_beside(repository: &Repository, snapshot: SnapshotId, act: impl FnOnc
 /// looked up once more, after reading the log.
 #[test]
 fn a_restore_finds_frames_that_another_host_rewrote_or_moved_meanwhile() {
-    let store = embedded_store();
+    let store = fleet_store();
     init_as(&store, FLEET);
     let mut disk = Disk::new(24 << 20);
     disk.write(0, &noise(7, 20 << 20));

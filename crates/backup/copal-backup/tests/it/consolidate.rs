@@ -1,12 +1,12 @@
 //! Clean-ups of chunks that several VMs store each for itself: space is freed, and no snapshot loses a byte,
 //! not even if a host dies.
 
+use crate::fleet_store::*;
 use crate::mortal_store::MortalStore;
 use crate::popular::{Detector, back_up_with, clone_of_template, noise};
 use crate::world::*;
 use copal_backup::peers::{Answer, Peers};
 use copal_backup::*;
-use copal_data::LocalStore;
 use std::sync::Arc;
 
 pub(crate) fn try_clean_up(repository: &Repository, peers: &dyn Peers, vm: &str) -> Result<CleanUpSummary> {
@@ -87,7 +87,7 @@ pub(crate) fn assert_restores(repository: &Repository, snapshots: &[(SnapshotId,
 /// copy.
 #[test]
 fn every_vm_gives_up_its_own_frames_of_popular_chunks() {
-    let store = embedded_store();
+    let store = fleet_store();
     let repository = init_as(&store, FLEET);
     let mut all = alone(&repository, &["web", "db"], clone_of_template);
     let detector = Detector::new(&repository, 0);
@@ -110,7 +110,7 @@ fn every_vm_gives_up_its_own_frames_of_popular_chunks() {
     assert_restores(&in_memory, &all, "before");
     assert_restores(&on_disk, &all, "before");
 
-    let unmoved = copy(&store);
+    let unmoved = copy_fleet(&store);
     let mut moved_bytes = 0;
     for vm in ["web", "db", "mail", "news"] {
         let summary = clean_up(&repository, &detector, vm);
@@ -169,7 +169,7 @@ fn every_vm_gives_up_its_own_frames_of_popular_chunks() {
 /// The chunks are not popular yet: the clean-up makes them popular, and the second VM that asks stores them.
 #[test]
 fn a_clean_up_makes_shared_chunks_popular() {
-    let store = embedded_store();
+    let store = fleet_store();
     let repository = init_as(&store, FLEET);
     let all = alone(&repository, &["web", "db", "mail"], small_clone);
     let detector = Detector::new(&repository, 0);
@@ -192,7 +192,7 @@ fn a_clean_up_makes_shared_chunks_popular() {
 /// of the frames that its own backup stored, and of no others.
 #[test]
 fn a_clean_up_of_a_snapshot_asks_only_about_the_frames_that_its_backup_stored() {
-    let store = embedded_store();
+    let store = fleet_store();
     let repository = init_as(&store, FLEET);
     let mut disk = small_clone(0);
     let first = back_up(&repository, "web", &disk, false).snapshot;
@@ -241,7 +241,7 @@ fn a_clean_up_of_a_snapshot_asks_only_about_the_frames_that_its_backup_stored() 
 /// same, in one list.
 #[test]
 fn small_rounds_move_the_same_chunks_as_a_large_one() {
-    let made = embedded_store();
+    let made = fleet_store();
     let options = InitOptions { layout: FLEET, profile: ChunkProfile::Fixed4K, ..insecure() };
     let repository = Repository::init(Arc::new(made.clone()), IndexHome::Memory, &options).unwrap();
     let mut all = Vec::new();
@@ -254,7 +254,7 @@ fn small_rounds_move_the_same_chunks_as_a_large_one() {
     }
     let mut moved = Vec::new();
     for memory_bytes in [1, 24 << 20] {
-        let store = copy(&made);
+        let store = copy_fleet(&made);
         let repository = open(&store);
         let detector = Detector::new(&repository, 0);
         let records = |prefix: &[u8]| {
@@ -282,7 +282,7 @@ fn small_rounds_move_the_same_chunks_as_a_large_one() {
 /// A clean-up removes frames, so it needs the delete role, and its record is signed; readers need neither.
 #[test]
 fn a_clean_up_needs_the_delete_role() {
-    let store = embedded_store();
+    let store = fleet_store();
     let options = InitOptions {
         layout: FLEET,
         argon2_memory_kib: 64,
@@ -316,7 +316,7 @@ fn a_clean_up_needs_the_delete_role() {
 #[test]
 fn moved_chunks_are_deleted_and_kept_like_others() {
     for method in [FreeMethod::Summary, FreeMethod::Exact] {
-        let store = embedded_store();
+        let store = fleet_store();
         let repository = init_as(&store, FLEET);
         let first = alone(&repository, &["web", "db"], small_clone);
         let mut disk = small_clone(0);
@@ -352,15 +352,15 @@ fn moved_chunks_are_deleted_and_kept_like_others() {
 /// A host dies at each step of a clean-up and of the prune after it.
 #[test]
 fn a_clean_up_killed_at_each_of_its_steps_loses_nothing_and_is_finished_by_the_next() {
-    let made = embedded_store();
+    let made = fleet_store();
     let all = alone(&init_as(&made, FLEET), &["web", "db"], small_clone);
     let mut most = 0;
     for steps in 0.. {
-        let store = copy(&made);
+        let store = copy_fleet(&made);
         let other = open(&store).behave_as_another_process();
         let detector = Detector::new(&other, 0);
         clean_up(&other, &detector, "web");
-        let mortal = MortalStore::new(store.clone(), steps);
+        let mortal = store.host_for(steps);
         let killed =
             Repository::open(Arc::new(mortal.clone()), IndexHome::Memory, &Unlock::Insecure).unwrap();
         let killed = killed.behave_as_another_process();
@@ -396,8 +396,8 @@ fn a_clean_up_killed_at_each_of_its_steps_loses_nothing_and_is_finished_by_the_n
     assert!(most > 10);
 }
 
-pub(crate) fn host(store: &LocalStore) -> (Repository, MortalStore) {
-    let mortal = MortalStore::replicated(store.clone());
+pub(crate) fn host(store: &FleetStore) -> (Repository, MortalStore) {
+    let mortal = store.another_host();
     let opened = Repository::open(Arc::new(mortal.clone()), IndexHome::Memory, &Unlock::Insecure);
     (opened.unwrap().behave_as_another_process(), mortal)
 }
@@ -411,7 +411,7 @@ fn no_chunk_moves_by_a_wrong_answer() {
         |_| Answer::hit(4_000_000).unwrap(),
         |_| Answer::UNANSWERED,
     ];
-    let store = embedded_store();
+    let store = fleet_store();
     let repository = init_as(&store, FLEET);
     let all = alone(&repository, &["web", "db"], small_clone);
     let mut detector = Detector::new(&repository, 0);
@@ -436,7 +436,7 @@ fn no_chunk_moves_by_a_wrong_answer() {
 /// Chunks without an answer are counted until an answer comes.
 #[test]
 fn a_clean_up_clears_the_count_of_unresolved_chunks() {
-    let store = embedded_store();
+    let store = fleet_store();
     let repository = init_as(&store, FLEET);
     let mut detector = Detector::new(&repository, 0);
     detector.lie = |_| Answer::UNANSWERED;
@@ -458,7 +458,7 @@ fn a_clean_up_clears_the_count_of_unresolved_chunks() {
 /// A damaged list of moved chunks is reported, and never treated as an empty one.
 #[test]
 fn a_damaged_list_of_moved_frames_is_reported() {
-    let store = embedded_store();
+    let store = fleet_store();
     let repository = init_as(&store, FLEET);
     let all = alone(&repository, &["web", "db"], small_clone);
     let detector = Detector::new(&repository, 0);
@@ -466,7 +466,7 @@ fn a_damaged_list_of_moved_frames_is_reported() {
         clean_up(&repository, &detector, vm);
     }
     free(&repository);
-    let bad = embedded_store();
+    let bad = fleet_store();
     let mut lists = 0;
     copy_into(&store, &bad, |_, name, body| {
         let is_list = name.starts_with(b"moved.");
@@ -493,15 +493,15 @@ fn a_damaged_list_of_moved_frames_is_reported() {
 /// is still open.
 #[test]
 fn popular_packs_without_an_entry_are_removed_once_their_session_has_ended() {
-    let made = embedded_store();
+    let made = fleet_store();
     let all = alone(&init_as(&made, FLEET), &["web"], small_clone);
     let mut swept_packs = 0;
     for steps in 0.. {
-        let store = copy(&made);
+        let store = copy_fleet(&made);
         let (other, _) = host(&store);
         let detector = Detector::new(&other, 0);
         clean_up(&other, &detector, "web");
-        let mortal = MortalStore::new(store.clone(), steps);
+        let mortal = store.host_for(steps);
         let killed =
             Repository::open(Arc::new(mortal.clone()), IndexHome::Memory, &Unlock::Insecure).unwrap();
         let killed = killed.behave_as_another_process();

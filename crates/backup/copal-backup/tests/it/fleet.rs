@@ -1,12 +1,12 @@
 //! The layout of a fleet: operations on one VM touch no other VM.
 
+use crate::fleet_store::*;
 use crate::world::*;
 use copal_backup::*;
-use copal_data::LocalStore;
 use std::collections::BTreeSet;
 
 /// Names of the volumes that have files.
-fn volume_names(store: &LocalStore) -> BTreeSet<String> {
+fn volume_names(store: &FleetStore) -> BTreeSet<String> {
     files(store).into_iter().map(|(volume, ..)| volume).collect()
 }
 
@@ -19,7 +19,7 @@ fn noise(seed: u64) -> Disk {
 /// Two VMs with equal disks: each stores all of it, and removing one leaves the other complete.
 #[test]
 fn two_vms_with_equal_data_share_nothing() {
-    let store = embedded_store();
+    let store = fleet_store();
     let repository = init_as(&store, FLEET);
     assert!(repository.info().layout.is_fleet());
     let disk = noise(1);
@@ -48,7 +48,7 @@ fn two_vms_with_equal_data_share_nothing() {
     assert!(check(&repository).is_clean());
     assert_eq!(restore(&repository, db.snapshot), disk.bytes);
     // Even if a VM's volumes are removed from outside, no other VM loses anything.
-    let gone = embedded_store();
+    let gone = fleet_store();
     let web = back_up(&repository, "web", &noise(2), false);
     copy_into(&store, &gone, |volume, _, _| !volume.contains(&of(&web)));
     assert_eq!(restore(&open(&gone), db.snapshot), disk.bytes);
@@ -57,7 +57,7 @@ fn two_vms_with_equal_data_share_nothing() {
 /// A prune handles one VM after the other. Of a VM without forgotten snapshots it reads only its own data.
 #[test]
 fn a_prune_frees_the_forgotten_snapshots_of_every_vm() {
-    let store = embedded_store();
+    let store = fleet_store();
     let repository = init_as(&store, FLEET);
     let mut kept = Vec::new();
     for number in 0..3 {
@@ -109,7 +109,7 @@ fn ten_days(repository: &Repository, vm: &str, seed: u64) -> Vec<(SnapshotId, Ve
 /// Fix: all three count references.
 #[test]
 fn the_counts_of_a_deletion_add_up_where_a_disk_repeats_itself() {
-    let store = embedded_store();
+    let store = fleet_store();
     let repository = init_as(&store, FLEET);
     let backup = |bytes: Vec<u8>| {
         let mut disk = Disk::new(bytes.len());
@@ -136,7 +136,7 @@ fn the_counts_of_a_deletion_add_up_where_a_disk_repeats_itself() {
 /// and of the other snapshots only their vectors were read.
 #[test]
 fn chunks_of_forgotten_snapshots_are_freed_by_vectors() {
-    let store = embedded_store();
+    let store = fleet_store();
     let repository = init_as(&store, FLEET);
     let mut days = ten_days(&repository, "web", 1);
     let other = ten_days(&repository, "db", 2);
@@ -172,7 +172,7 @@ fn chunks_of_forgotten_snapshots_are_freed_by_vectors() {
 /// No handle refers to a dead frame again: its pack may be removed at any time.
 #[test]
 fn a_dead_chunk_is_stored_anew_when_it_comes_back() {
-    let store = embedded_store();
+    let store = fleet_store();
     let repository = init_as(&store, FLEET);
     let (keep, mut mixed) = (noise(3), noise(3));
     Random::new(4).fill(&mut mixed.bytes[1 << 20..2 << 20]);
@@ -206,10 +206,10 @@ fn a_dead_chunk_is_stored_anew_when_it_comes_back() {
 #[test]
 fn a_missing_or_damaged_vector_makes_the_walk_decide() {
     for hurt in ["missing", "damaged"] {
-        let store = embedded_store();
+        let store = fleet_store();
         let days = ten_days(&init_as(&store, FLEET), "web", 5);
         let vector = format!("s.{}.", days[4].0);
-        let bad = embedded_store();
+        let bad = fleet_store();
         copy_into(&store, &bad, |_, name, body| {
             let is_it = name.starts_with(vector.as_bytes());
             if is_it && hurt == "damaged" {
@@ -236,7 +236,7 @@ fn a_missing_or_damaged_vector_makes_the_walk_decide() {
 /// `copal stats --vm`, `copal repair leak`, `copal vm rm`.
 #[test]
 fn the_size_of_a_vm_is_reported_and_the_vm_can_be_removed() {
-    let store = embedded_store();
+    let store = fleet_store();
     let repository = init_as(&store, FLEET);
     let mut days = ten_days(&repository, "web", 7);
     let other = ten_days(&repository, "db", 8);

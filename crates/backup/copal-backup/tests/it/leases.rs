@@ -1,9 +1,9 @@
 //! Sessions in a fleet on several servers: a live holder keeps its VM, and a silent one loses it.
 
+use crate::fleet_store::*;
 use crate::mortal_store::MortalStore;
 use crate::world::*;
 use copal_backup::*;
-use copal_data::LocalStore;
 use copal_volume::{ManualClock, RemoveMode, VolumeStore};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -25,21 +25,21 @@ impl<F: FnOnce() + Send> Progress for At<F> {
 
 /// A fleet whose store has a settable clock.
 struct Servers {
-    store: LocalStore,
+    store: FleetStore,
     clock: Arc<ManualClock>,
 }
 
 impl Servers {
     fn new() -> Servers {
         let clock = Arc::new(ManualClock::new(1_800_000_000_000));
-        let store = embedded_store_at(clock.clone());
+        let store = fleet_store_at(clock.clone());
         init_as(&store, FLEET);
         Servers { store, clock }
     }
 
     /// A host, and the store by which it can be killed.
     fn host(&self) -> (Repository, MortalStore) {
-        let mortal = MortalStore::replicated(self.store.clone());
+        let mortal = self.store.another_host();
         let opened = Repository::open(Arc::new(mortal.clone()), IndexHome::Memory, &Unlock::Insecure);
         (opened.unwrap().behave_as_another_process(), mortal)
     }
@@ -250,7 +250,7 @@ fn a_backup_uses_the_running_heartbeats_of_its_process() {
 /// On one machine the lock of the store proves that the process of an open session is dead.
 #[test]
 fn on_one_machine_there_are_no_heartbeats_and_no_waits() {
-    let store = embedded_store();
+    let store = fleet_store();
     let repository = init_as(&store, FLEET);
     let at_read = At(
         Stage::Read,

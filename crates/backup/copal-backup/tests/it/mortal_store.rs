@@ -24,8 +24,12 @@ pub(crate) struct MortalStore {
     /// A byte of a file that cannot be read.
     bad_byte: Arc<Mutex<Option<BadByte>>>,
     order: Arc<Mutex<Vec<(Did, VolumeId)>>>,
+    /// Runs before the next such call on a file whose name begins so.
+    before: Arc<Mutex<Option<CallInterruption>>>,
     /// How far the clock of this client is ahead of the store's.
     ahead_ms: u64,
+    /// Makes the client of another host of the same store.
+    origin: Option<Origin>,
 }
 
 /// Changes to the files of a volume.
@@ -34,6 +38,15 @@ pub(crate) enum Did {
     Begin,
     Delete,
     Reclaim,
+}
+
+/// Calls that can be interrupted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    Get,
+    Stat,
+    List,
+    Delete,
 }
 
 /// Reads of bodies so far.
@@ -55,16 +68,22 @@ impl ReadCounts {
     }
 }
 
+/// The call, the beginning of the name, and the act.
+type CallInterruption = (Call, Vec<u8>, Interruption);
 /// Name of a file, and an offset.
 type BadByte = (Vec<u8>, u64);
 type Interruption = Box<dyn FnOnce() + Send>;
+type Origin = Arc<dyn Fn() -> Arc<dyn VolumeStore> + Send + Sync>;
 
 impl MortalStore {
     /// A store that lives for `steps` changes.
     pub(crate) fn new(inner: impl VolumeStore + 'static, steps: i64) -> MortalStore {
+        MortalStore::on(Arc::new(inner), steps)
+    }
+    fn on(inner: Arc<dyn VolumeStore>, steps: i64) -> MortalStore {
         let is_replicated = inner.is_replicated();
         MortalStore {
-            inner: Arc::new(inner),
+            inner,
             is_replicated,
             steps: Arc::new(AtomicI64::new(steps)),
             reclaimed: Arc::default(),
@@ -76,8 +95,24 @@ impl MortalStore {
             after_answers: Arc::default(),
             bad_byte: Arc::default(),
             order: Arc::default(),
+            before: Arc::default(),
             ahead_ms: 0,
+            origin: None,
         }
+    }
+    /// A store of which each host has a client of its own.
+    pub(crate) fn shared(origin: impl Fn() -> Arc<dyn VolumeStore> + Send + Sync + 'static) -> MortalStore {
+        let first = origin();
+        MortalStore { origin: Some(Arc::new(origin)), ..MortalStore::on(first, i64::MAX) }
+    }
+    /// The client of another host: it lives for `steps` changes.
+    pub(crate) fn host_for(&self, steps: i64) -> MortalStore {
+        let inner = self.origin.as_ref().map_or_else(|| self.inner.clone(), |origin| origin());
+        MortalStore { origin: self.origin.clone(), ..MortalStore::on(inner, steps) }
+    }
+    /// The client of another host: it lives until it is killed, and reports that the store is on several servers.
+    pub(crate) fn another_host(&self) -> MortalStore {
+        MortalStore { is_replicated: true, ..self.host_for(i64::MAX) }
     }
     /// The same store, for a client whose clock is ahead.
     pub(crate) fn ahead(inner: impl VolumeStore + 'static, ahead_ms: u64) -> MortalStore {
@@ -106,6 +141,19 @@ impl MortalStore {
     /// Runs something just before the next file is put.
     pub(crate) fn before_put(&self, what: impl FnOnce() + Send + 'static) {
         *self.before_put.lock().unwrap() = Some(Box::new(what));
+    }
+    /// Runs something just before the next such call on a file whose name begins with `prefix`, or the next list of it.
+    pub(crate) fn before(&self, call: Call, prefix: &[u8], what: impl FnOnce() + Send + 'static) {
+        *self.before.lock().unwrap() = Some((call, prefix.to_vec(), Box::new(what)));
+    }
+    fn interrupt(&self, call: Call, name: &[u8]) {
+        let is_due = |(wanted, prefix, _): &mut CallInterruption| {
+            *wanted == call && if call == Call::List { name == prefix } else { name.starts_with(prefix) }
+        };
+        let due = self.before.lock().unwrap().take_if(is_due);
+        if let Some((.., interruption)) = due {
+            interruption();
+        }
     }
     /// Runs something after this many answers to reads of several ranges.
     pub(crate) fn after_answers(&self, answers: u64, what: impl FnOnce() + Send + 'static) {
@@ -247,6 +295,7 @@ impl VolumeStore for MortalStore {
     ) -> Result<Bytes, VolumeError> {
         self.alive()?;
         self.note_reads(1);
+        self.interrupt(Call::Get, name);
         let answer = self.inner.get(vid, name, range.clone(), options);
         let mut counts = self.counts.lock().unwrap();
         counts.gets += 1;
@@ -285,6 +334,7 @@ impl VolumeStore for MortalStore {
     }
     fn stat(&self, vid: VolumeId, name: &[u8], options: &ReadOptions) -> Result<FileInfo, VolumeError> {
         self.alive()?;
+        self.interrupt(Call::Stat, name);
         self.note_reads(1);
         self.inner.stat(vid, name, options)
     }
@@ -297,11 +347,13 @@ impl VolumeStore for MortalStore {
         options: &ReadOptions,
     ) -> Result<Vec<(Bytes, FileInfo)>, VolumeError> {
         self.alive()?;
+        self.interrupt(Call::List, prefix);
         let page = self.inner.list(vid, prefix, after, limit, options)?;
         self.note_reads(page.len());
         Ok(page)
     }
     fn delete(&self, vid: VolumeId, name: &[u8], fid: FileId) -> Result<(), VolumeError> {
+        self.interrupt(Call::Delete, name);
         self.step()?;
         self.order.lock().unwrap().push((Did::Delete, vid));
         self.inner.delete(vid, name, fid)
@@ -341,6 +393,10 @@ impl VolumeStore for MortalStore {
         let stats = self.inner.volume_stats(vid)?;
         self.note_reads(stats.files as usize);
         Ok(stats)
+    }
+    fn sweep(&self) -> Result<u64, VolumeError> {
+        self.step()?;
+        self.inner.sweep()
     }
     fn reclaim(&self, vid: VolumeId) -> Result<(), VolumeError> {
         self.step()?;

@@ -1,6 +1,7 @@
 //! Backups of several VMs that ask each other for popular chunks: two passes, popular packs, and late or
 //! wrong answers.
 
+use crate::fleet_store::*;
 use crate::world::*;
 use copal_backup::peers::{Answer, Ids, Peers, ShortId, Turn};
 use copal_backup::*;
@@ -182,7 +183,7 @@ fn all_at_once(repository: &Repository, detector: &Detector<'_>, disks: &[Disk])
 /// All VMs of a job: their common chunks are stored once, and each can be restored alone.
 #[test]
 fn vms_of_one_job_store_shared_chunks_once() {
-    let store = embedded_store();
+    let store = fleet_store();
     let repository = init_as(&store, FLEET);
     let detector = Detector::new(&repository, 4);
     let disks: Vec<Disk> = (0..4).map(clone_of_template).collect();
@@ -216,7 +217,7 @@ fn vms_of_one_job_store_shared_chunks_once() {
 /// them.
 #[test]
 fn vms_one_after_another_have_two_copies_before_a_popular_one() {
-    let store = embedded_store();
+    let store = fleet_store();
     let repository = init_as(&store, FLEET);
     let mut detector = Detector::new(&repository, 1);
     let mut made = Vec::new();
@@ -252,7 +253,7 @@ fn vms_one_after_another_have_two_copies_before_a_popular_one() {
 /// count them.
 #[test]
 fn unchecked_packs_are_not_referred_to() {
-    let store = embedded_store();
+    let store = fleet_store();
     let repository = init_as(&store, FLEET);
     let mut detector = Detector::new(&repository, 3);
     detector.is_checking = false;
@@ -276,7 +277,7 @@ fn answers_are_verified() {
         |_| Answer::UNANSWERED,
     ];
     for lie in lies {
-        let store = embedded_store();
+        let store = fleet_store();
         let repository = init_as(&store, FLEET);
         let mut detector = Detector::new(&repository, 0);
         for number in 0..2 {
@@ -321,7 +322,7 @@ impl source::Source for Changing {
 /// under their own name.
 #[test]
 fn bytes_that_changed_between_the_passes_are_stored_under_their_own_name() {
-    let store = embedded_store();
+    let store = fleet_store();
     let repository = init_as(&store, FLEET);
     let detector = Detector::new(&repository, 0);
     let mut disk = clone_of_template(0);
@@ -381,7 +382,7 @@ impl source::Source for Sparse {
 /// A disk is divided at page borders of 1 GiB into parts, and becomes one tree.
 #[test]
 fn a_large_disk_is_backed_up_in_parts() {
-    let store = embedded_store();
+    let store = fleet_store();
     let repository = init_as(&store, FLEET);
     let detector = Detector::new(&repository, 0);
     let at = [0, 1 << 30, (2 << 30) + (1 << 20)];

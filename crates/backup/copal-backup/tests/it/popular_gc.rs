@@ -1,5 +1,6 @@
 //! Removal of unneeded popular packs: needed ones stay, beside backups and despite crashes.
 
+use crate::fleet_store::*;
 use crate::mortal_store::MortalStore;
 use crate::popular::{Detector, back_up_with, noise};
 use crate::world::*;
@@ -51,7 +52,7 @@ fn assert_restores(repository: &Repository, backups: &Backups, when: &str) {
 
 #[test]
 fn unneeded_packs_are_removed_and_needed_ones_stay() {
-    let store = embedded_store();
+    let store = fleet_store();
     let repository = init_as(&store, FLEET);
     let (one, two) = (three(&repository, 1), three(&repository, 2));
     let all = repository.popular_status().unwrap();
@@ -90,7 +91,7 @@ fn unneeded_packs_are_removed_and_needed_ones_stay() {
 /// Chunks in recipes of a VM resolve to popular frames by lists, for as long as the VM exists.
 #[test]
 fn the_packs_of_moved_chunks_stay() {
-    let store = embedded_store();
+    let store = fleet_store();
     let repository = init_as(&store, FLEET);
     let alone = of_kind(1, 1);
     let first = back_up(&repository, "alone", &alone, false).snapshot;
@@ -119,7 +120,7 @@ fn the_packs_of_moved_chunks_stay() {
 /// After a crash at any step everything is readable, and the next run continues.
 #[test]
 fn a_crash_at_any_step_loses_nothing_and_leaves_nothing() {
-    let store = embedded_store();
+    let store = fleet_store();
     let repository = init_as(&store, FLEET);
     three(&repository, 1);
     let two = three(&repository, 2);
@@ -127,8 +128,8 @@ fn a_crash_at_any_step_loses_nothing_and_leaves_nothing() {
     drop(repository);
     let (mut steps, mut deaths) = (0, 0);
     loop {
-        let store = copy(&store);
-        let mortal = MortalStore::new(store.clone(), steps);
+        let store = copy_fleet(&store);
+        let mortal = store.host_for(steps);
         let opened = Repository::open(Arc::new(mortal.clone()), IndexHome::Memory, &Unlock::Insecure);
         let outcome = opened.map(|killed| try_remove(&killed.behave_as_another_process()));
         let is_dead = mortal.is_dead();
@@ -157,13 +158,13 @@ fn a_crash_at_any_step_loses_nothing_and_leaves_nothing() {
 /// While a backup runs on another host nothing is decided.
 #[test]
 fn a_running_backup_is_waited_for() {
-    let store = embedded_store();
+    let store = fleet_store();
     let repository = init_as(&store, FLEET);
     three(&repository, 1);
     remove_kind(&repository, 1);
     drop(repository);
     let host = || {
-        let mortal = MortalStore::replicated(store.clone());
+        let mortal = store.another_host();
         let opened = Repository::open(Arc::new(mortal.clone()), IndexHome::Memory, &Unlock::Insecure);
         (opened.unwrap().behave_as_another_process(), mortal)
     };
@@ -250,7 +251,7 @@ impl peers::Peers for Gate<'_> {
 /// forgotten before the count.
 #[test]
 fn a_base_that_is_forgotten_between_record_and_count_is_counted() {
-    let store = embedded_store();
+    let store = fleet_store();
     let repository = init_as(&store, FLEET);
     let made = three(&repository, 1);
     let disk = made[2].1.clone();
@@ -260,7 +261,7 @@ fn a_base_that_is_forgotten_between_record_and_count_is_counted() {
     prune(&repository);
     drop(repository);
     let host = || {
-        let mortal = MortalStore::replicated(store.clone());
+        let mortal = store.another_host();
         let opened = Repository::open(Arc::new(mortal.clone()), IndexHome::Memory, &Unlock::Insecure);
         opened.unwrap().behave_as_another_process()
     };

@@ -281,7 +281,7 @@ pub(crate) fn files(store: &impl VolumeStore) -> Vec<(String, Vec<u8>, Vec<u8>)>
 }
 
 /// Another store with the same volumes and files.
-pub(crate) fn copy(store: &LocalStore) -> LocalStore {
+pub(crate) fn copy(store: &impl VolumeStore) -> LocalStore {
     let copy = embedded_store();
     copy_into(store, &copy, |_, _, _| true);
     copy
