@@ -5,7 +5,8 @@
 //! (`heartbeats`).
 //!
 //! Format: docs/formats/backup-catalog.md v4
-//! Invariant: a record of the list is created under the next number, exclusively. A retirement needs the
+//! Invariant: a record of the list is created under the next number, exclusively, and counts only if no newer one is
+//! listed behind it. A retirement needs the
 //! signature of the delete role (BAK-19), so a backup key cannot hide that VMs of another host are not backed
 //! up.
 //! Not here: which agents can be reached (`copal-agent`).
@@ -77,6 +78,8 @@ pub(crate) fn retire_agent(files: &CatalogFiles, name: &str) -> Result<bool> {
 
 /// Appends to the records of a name, unless that would change nothing. Returns whether it did.
 fn append_agent(files: &CatalogFiles, name: &str, record: &Record) -> Result<bool> {
+    // A number above the newest one may be taken by an object that no list shows (a settled create).
+    let mut tried = 0;
     for _ in 0..MOST_TRIES {
         let stored = stored_agents(files)?.remove(name).unwrap_or_default();
         let newest = match stored.newest {
@@ -87,7 +90,9 @@ fn append_agent(files: &CatalogFiles, name: &str, record: &Record) -> Result<boo
         if newest.as_ref() == Some(record) || (!is_listed && matches!(record, Record::AgentRetired { .. })) {
             return Ok(false);
         }
-        let place = place(name, stored.newest + 1);
+        let number = stored.newest.max(tried) + 1;
+        tried = number;
+        let place = place(name, number);
         let bytes = record.encode(&place, files.keys());
         match files.put(place.as_bytes(), bytes.into()) {
             Ok(_) => {}
@@ -95,6 +100,11 @@ fn append_agent(files: &CatalogFiles, name: &str, record: &Record) -> Result<boo
             // Another process created the record first.
             Err(VolumeError::Exists { .. } | VolumeError::Unknown { .. }) => continue,
             Err(error) => return Err(error.into()),
+        }
+        // The number may have been free because its file was deleted as an old one.
+        let newest = stored_agents(files)?.get(name).map_or(0, |now| now.newest);
+        if newest > number {
+            continue;
         }
         files.delete_unneeded(&stored.files)?;
         return Ok(true);

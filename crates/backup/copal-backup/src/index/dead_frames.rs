@@ -8,7 +8,7 @@
 //! Memory: a bit per frame of packs that have dead ones.
 //! Not here: finding dead frames (`dead_search`, `consolidate`).
 
-use crate::catalog::fields::DeadList;
+use crate::catalog::fields::{DeadList, MAX_SEQUENCE};
 #[cfg(any(test, feature = "fuzz"))]
 use crate::index::list_file;
 use crate::index::list_file::ListKind;
@@ -30,6 +30,8 @@ const LISTS: ListKind = ListKind {
     // Enough for packs of 100 TB, all of them partly dead.
     max_file_bytes: 1 << 30,
 };
+/// Numbers of lists between two records of a VM's log.
+const LISTS_OF_A_RECORD: u64 = 1 << 16;
 /// Kind, volume, number, one byte of frames, one of bits.
 const LEAST_PACK_BYTES: usize = 1 + 1 + 8 + 1 + 1;
 
@@ -158,31 +160,45 @@ pub(crate) fn read(pack_store: &PackStore, vm: Uuid, list: Option<&DeadList>) ->
     })
 }
 
+/// Lists that are named by records below `next_number` of the VM's log have numbers below this one. So no list gets the
+/// number of an earlier one, even if no list was in force in between.
+fn floor(next_number: u64) -> u64 {
+    next_number.saturating_mul(LISTS_OF_A_RECORD).min(MAX_SEQUENCE - LISTS_OF_A_RECORD)
+}
+
 /// Writes a list with a number above `before`; durable on return, and in force once a record names it. An
-/// empty list is not written.
+/// empty list is not written. The caller has read the VM's log below `next_number`.
 /// # Errors
 /// Errors of the store.
 pub(crate) fn write(
     pack_store: &PackStore,
     vm: Uuid,
     before: Option<&DeadList>,
+    next_number: u64,
     dead: &DeadFrames,
 ) -> Result<Option<DeadList>> {
     if dead.total() == 0 && dead.leak_bytes == 0 {
         return Ok(None);
     }
     let encode = |name: &str| dead.encode(vm, name, &pack_store.keys);
-    let (number, hash) = LISTS.write(pack_store, vm, before.map_or(0, |before| before.number), encode)?;
+    let above = before.map_or(0, |before| before.number).max(floor(next_number));
+    let (number, hash) = LISTS.write(pack_store, vm, above, encode)?;
     Ok(Some(DeadList { number, hash }))
 }
 
-/// Deletes the lists before the one in force; all lists if `in_force` is `None`. The caller has recorded
-/// which is in force.
+/// Deletes the lists before the one in force. If `in_force` is `None`, it deletes those that were in force when the VM's
+/// log ended at `next_number`: another process may have recorded a later one meanwhile. The caller has recorded which is
+/// in force.
 /// # Errors
 /// Errors of the store.
-pub(crate) fn drop_older(pack_store: &PackStore, vm: Uuid, in_force: Option<&DeadList>) -> Result<()> {
+pub(crate) fn drop_older(
+    pack_store: &PackStore,
+    vm: Uuid,
+    in_force: Option<&DeadList>,
+    next_number: u64,
+) -> Result<()> {
     let in_force: Vec<u64> = in_force.iter().map(|list| list.number).collect();
-    LISTS.drop_older(pack_store, vm, &in_force)
+    LISTS.drop_older(pack_store, vm, &in_force, floor(next_number))
 }
 
 #[cfg(test)]

@@ -140,21 +140,26 @@ impl ListKind {
         }
     }
 
-    /// Deletes the lists with a number below the newest in force, except those in force; all lists if none
-    /// is. The caller has recorded which are in force.
+    /// Deletes the lists with a number below the newest in force, except those in force. If none is in force, it deletes
+    /// those with a number below `floor`. The caller has recorded which are in force.
     /// # Errors
     /// Errors of the store.
-    pub(crate) fn drop_older(&self, pack_store: &PackStore, vm: Uuid, in_force: &[u64]) -> Result<()> {
+    pub(crate) fn drop_older(
+        &self,
+        pack_store: &PackStore,
+        vm: Uuid,
+        in_force: &[u64],
+        floor: u64,
+    ) -> Result<()> {
         let volumes = &pack_store.volumes;
         let Some(vid) = volumes.meta(vm, false)? else {
             return Ok(());
         };
         let in_force: Vec<String> = in_force.iter().map(|number| self.file_name(*number)).collect();
-        let newest = in_force.iter().max();
+        let below = in_force.iter().max().cloned().unwrap_or_else(|| self.file_name(floor));
         let mut older = Vec::new();
         for_each_file(&*volumes.store, vid, self.prefix.as_bytes(), |name, info| {
-            let is_older = newest.is_none_or(|newest| name < newest.as_bytes());
-            if is_older && !in_force.iter().any(|one| one.as_bytes() == name) {
+            if name < below.as_bytes() && !in_force.iter().any(|one| one.as_bytes() == name) {
                 older.push((name.to_vec(), info.fid));
             }
             Ok(())

@@ -172,7 +172,7 @@ pub(crate) fn write(
 /// Errors of the store.
 pub(crate) fn drop_older(pack_store: &PackStore, vm: Uuid, in_force: &[MovedList]) -> Result<()> {
     let in_force: Vec<u64> = in_force.iter().map(|list| list.number).collect();
-    LISTS.drop_older(pack_store, vm, &in_force)
+    LISTS.drop_older(pack_store, vm, &in_force, 0)
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ use crate::snapshot::manifest::{self, Manifest};
 use crate::steps::session::first_removed;
 use bytes::Bytes;
 use copal_chunk::Chunker;
-use copal_volume::{ReadOptions, VolumeError};
+use copal_volume::{FileId, ReadOptions, VolumeError, VolumeId};
 use parking_lot::{Mutex, RwLockReadGuard};
 use std::sync::Arc;
 use uuid::Uuid;
@@ -143,6 +143,19 @@ impl RepositoryParts {
     /// State of a VM's log, read to its end.
     pub(crate) fn vm_state(&self, vm: Uuid) -> Result<Arc<ReplayedLog<VmState>>> {
         self.catalog.vm(vm)
+    }
+
+    /// Whether an error of a walk means no damage: another process has freed a snapshot since this state was read, or
+    /// removes the VM, so files of it are gone.
+    pub(crate) fn is_overtaken(&self, error: &Error, vm: Uuid, state: &VmState) -> Result<bool> {
+        if !error.is_corruption() && !matches!(error, Error::Volume(VolumeError::VolumeGone)) {
+            return Ok(false);
+        }
+        let now = self.vm_state(vm)?;
+        let stays = |one: &PublishedSnapshot| {
+            now.published.iter().chain(&now.forgotten).any(|kept| kept.snapshot == one.snapshot)
+        };
+        Ok(now.is_retired || !state.published.iter().all(stays))
     }
 
     /// The manifest of a published snapshot.
@@ -365,7 +378,8 @@ impl RepositoryParts {
         let removals = list_removals(self.catalog.files())?;
         for removal in removals.iter().filter(|removal| removal.epoch == newest) {
             for place in packs_of(self.catalog.files(), removal)? {
-                self.remove_pack(&place)?;
+                let file = self.find_listed(&place)?;
+                self.remove_listed(&place, file)?;
             }
         }
         end_removals(self.catalog.files(), &removals)
@@ -377,24 +391,36 @@ impl RepositoryParts {
     pub(crate) fn finish_removals_of(&self, vm: Uuid, state: &VmState) -> Result<()> {
         let removing = first_removed(state).to_vec();
         for listed in removing.chunks(MAX_LISTED) {
-            listed.iter().try_for_each(|place| self.remove_pack(place))?;
+            let found: Vec<_> = listed.iter().map(|place| self.find_listed(place)).collect::<Result<_>>()?;
+            // A pack that is listed behind this look is the one that was found. Otherwise another process has removed it,
+            // and a create that came about late may have brought it back: backups may refer to that file.
+            let still = first_removed(&*self.vm_state(vm)?).to_vec();
+            for (place, file) in listed.iter().zip(found) {
+                let file = file.filter(|_| still.contains(place));
+                self.remove_listed(place, file)?;
+            }
             let packs = listed.to_vec();
             self.append(vm, &Record::Removed { packs })?;
         }
         Ok(())
     }
 
-    fn remove_pack(&self, place: &PackPlace) -> Result<()> {
-        let pack_store = &self.pack_store;
-        let name = place.pack.file_name();
+    /// The file of a listed pack, if it is there.
+    fn find_listed(&self, place: &PackPlace) -> Result<Option<(VolumeId, FileId)>> {
+        let volumes = &self.pack_store.volumes;
+        let Some(vid) = volumes.find(place.home, place.volume)? else { return Ok(None) };
         // A strict look asks all members, so a removal that has begun is completed.
-        if let Some(vid) = pack_store.volumes.find(place.home, place.volume)? {
-            let store = &pack_store.volumes.store;
-            match store.stat(vid, name.as_bytes(), &ReadOptions::STRICT) {
-                Ok(info) => store.delete(vid, name.as_bytes(), info.fid)?,
-                Err(VolumeError::NotFound | VolumeError::VolumeGone) => {}
-                Err(error) => return Err(error.into()),
-            }
+        match volumes.store.stat(vid, place.pack.file_name().as_bytes(), &ReadOptions::STRICT) {
+            Ok(info) => Ok(Some((vid, info.fid))),
+            Err(VolumeError::NotFound | VolumeError::VolumeGone) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn remove_listed(&self, place: &PackPlace, file: Option<(VolumeId, FileId)>) -> Result<()> {
+        let pack_store = &self.pack_store;
+        if let Some((vid, fid)) = file {
+            pack_store.volumes.store.delete(vid, place.pack.file_name().as_bytes(), fid)?;
         }
         pack_store.index.remove_entry(place.pack)?;
         pack_store.forget_cached();

@@ -24,6 +24,7 @@ mod isolation;
 mod leases;
 mod logs;
 mod mortal_store;
+mod overtaken;
 mod popular;
 mod popular_gc;
 mod progress;

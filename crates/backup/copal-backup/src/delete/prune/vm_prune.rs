@@ -59,6 +59,8 @@ impl<'a> PruneRun<'a> {
         match self.free(vm, &state, &others) {
             // A backup began meanwhile: it may need the frames that would have been removed.
             Err(Error::Busy { .. }) => self.summary.busy_vms += 1,
+            // Another process frees snapshots of the VM, or removes it: the walk has met removed files.
+            Err(error) if parts.is_overtaken(&error, vm.uuid, &state)? => self.summary.busy_vms += 1,
             freed => freed?,
         }
         self.summary.read_bytes += pack_store.read_bytes() - before;
@@ -88,7 +90,7 @@ impl<'a> PruneRun<'a> {
         };
         if !self.options.dry_run {
             drop_freed(parts, vm.uuid)?;
-            dead_frames::drop_older(parts.pack_store(), vm.uuid, list.as_ref())?;
+            dead_frames::drop_older(parts.pack_store(), vm.uuid, list.as_ref(), state.next_number)?;
             remove_empty_volumes(parts, PackScope::Vm(vm.uuid))?;
             announced.end()?;
         }
@@ -194,7 +196,7 @@ impl<'a> PruneRun<'a> {
             return Ok(None);
         }
         let parts = self.parts;
-        let list = dead_frames::write(parts.pack_store(), vm, state.dead.as_ref(), dead)?;
+        let list = dead_frames::write(parts.pack_store(), vm, state.dead.as_ref(), state.next_number, dead)?;
         let gone: Vec<SnapshotId> = snapshots.gone.iter().map(|one| one.snapshot).collect();
         announced.free(&gone, list)?;
         parts.remove_dead_rows(dead)?;

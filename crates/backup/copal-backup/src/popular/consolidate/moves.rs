@@ -58,7 +58,7 @@ impl CleanUp<'_> {
             }
             Ok(Some(Record::Moved {
                 moved,
-                dead: dead_frames::write(pack_store, vm.uuid, state.dead.as_ref(), &dead)?,
+                dead: dead_frames::write(pack_store, vm.uuid, state.dead.as_ref(), state.next_number, &dead)?,
                 resolved_below: state.resolved_below,
             }))
         })?;
@@ -68,7 +68,7 @@ impl CleanUp<'_> {
         self.summary.freed_bytes += freed_bytes;
         parts.index_vm(vm.uuid)?;
         moved_frames::drop_older(pack_store, vm.uuid, &state.moved)?;
-        dead_frames::drop_older(pack_store, vm.uuid, state.dead.as_ref())
+        dead_frames::drop_older(pack_store, vm.uuid, state.dead.as_ref(), state.next_number)
     }
 }
 

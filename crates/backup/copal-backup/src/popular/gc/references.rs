@@ -34,22 +34,41 @@ pub(super) fn needed(
     let mut marks = FrameMarks::of_others(pack_store, &present, condemned.clone())?;
     progress.stage(Stage::Walk, "", 0);
     for vm in parts.directory().all()? {
-        let state = parts.vm_state(vm.uuid)?;
-        // The VM is being removed with all its data.
-        if state.is_retired {
-            continue;
-        }
-        marks.vm(&manifests(parts, &vm, &state)?, progress, cancel)?;
-        for list in &state.moved {
-            if broken::by(Flaw::CountsWithoutMoved) {
+        loop {
+            let state = parts.vm_state(vm.uuid)?;
+            // The VM is being removed with all its data.
+            if state.is_retired {
                 break;
             }
-            let moved = moved_frames::read(pack_store, vm.uuid, list)?;
-            needed.extend(moved.packs().iter().map(|(pack, _)| *pack));
-            needed.extend(moved.frames().iter().filter_map(|frame| condemned.get(&frame.id)));
+            let walked = manifests(parts, &vm, &state).and_then(|all| marks.vm(&all, progress, cancel));
+            match walked.and_then(|()| moved_packs(parts, &vm, &state, &condemned)) {
+                Ok(moved) => {
+                    needed.extend(moved);
+                    break;
+                }
+                // A snapshot was freed during the walk. The marks for it only keep more.
+                Err(error) if parts.is_overtaken(&error, vm.uuid, &state)? => {}
+                Err(error) => return Err(error),
+            }
         }
     }
     needed.extend(present.iter().filter(|pack| marks.live_frames(**pack) > 0));
+    Ok(needed)
+}
+
+/// Packs to which chunks of the VM have moved, and condemned ones with a chunk that has moved.
+fn moved_packs(
+    parts: &RepositoryParts,
+    vm: &Vm,
+    state: &VmState,
+    condemned: &HashMap<ShortId, PackNumber>,
+) -> Result<Vec<PackNumber>> {
+    let mut needed = Vec::new();
+    for list in state.moved.iter().filter(|_| !broken::by(Flaw::CountsWithoutMoved)) {
+        let moved = moved_frames::read(parts.pack_store(), vm.uuid, list)?;
+        needed.extend(moved.packs().iter().map(|(pack, _)| *pack));
+        needed.extend(moved.frames().iter().filter_map(|frame| condemned.get(&frame.id)));
+    }
     Ok(needed)
 }
 

@@ -193,6 +193,7 @@ pub(super) fn go_on_with_backup(
                 ids,
                 session: backup.session,
                 spoilt_by: None,
+                is_late: false,
             };
             let pack = fleet.store.put(pack);
             backup.refs.iter_mut().for_each(|found| *found = found.or(Some(pack)));
@@ -241,7 +242,7 @@ pub(super) fn look(fleet: &FleetState, mut backup: BackupRun, answer: PeerAnswer
 pub(super) fn put_popular(fleet: &mut FleetState, session: [u8; 16], id: Id) -> PackNumber {
     // Two hosts may be told to store the last one.
     fleet.left.popular = fleet.left.popular.saturating_sub(1);
-    let pack = ModelPack { home: PackHome::Shared, ids: vec![id], session, spoilt_by: None };
+    let pack = ModelPack { home: PackHome::Shared, ids: vec![id], session, spoilt_by: None, is_late: false };
     fleet.store.put(pack)
 }
 

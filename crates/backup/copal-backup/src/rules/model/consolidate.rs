@@ -90,8 +90,9 @@ pub(super) fn append_of_cleanup(
                 lists.clear();
             }
             fleet.store.moved.insert((vm, list.number), lists);
-            let record =
-                Record::Moved { moved: vec![list], dead: fleet.store.put_dead(vm, dead), resolved_below: 0 };
+            let floor = setup.list_floor(state.next_number);
+            let dead = fleet.store.put_dead(vm, dead, floor);
+            let record = Record::Moved { moved: vec![list], dead, resolved_below: 0 };
             Some(fleet.next(ModelLog::Vm(vm), record))
         }
         _ => None,
@@ -156,7 +157,7 @@ pub(super) fn go_on_with_cleanup(
         }
         CleanUpPhase::Moves(..) => {
             let state = fleet.vms[vm].clone();
-            fleet.store.drop_lists(vm, &state);
+            fleet.store.drop_lists(vm, &state, state.dead.as_ref(), 0);
             return Some(HostJob::Idle);
         }
         CleanUpPhase::WritesList(pack) => {

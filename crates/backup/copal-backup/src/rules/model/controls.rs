@@ -47,7 +47,7 @@ pub(super) fn popular_forgotten() -> Vec<ModelMove> {
 }
 
 /// Two snapshots that share a chunk; the first is forgotten.
-fn one_forgotten() -> Vec<ModelMove> {
+pub(super) fn one_forgotten() -> Vec<ModelMove> {
     let first = backup(0, true).into_iter().chain(backup(1, true));
     first.chain([Forgets(0, 0)]).collect()
 }
@@ -295,4 +295,28 @@ fn a_forgotten_base_is_needed_by_its_session() {
     let left = StepsLeft { backups: 2, forgets: 1, ..StepsLeft::default() };
     let setup = ModelSetup { before, ..unneeded(&[Flaw::CountsPublishedOnly], left) };
     must_fail("counts published only", &setup);
+}
+
+/// A prune has recorded that no frame is dead. Before it deletes old lists, another prune records one.
+#[test]
+fn a_prune_that_deletes_all_lists_takes_the_one_in_force() {
+    let left = StepsLeft { backups: 3, forgets: 2, walks: 1, deletions: 1, ..StepsLeft::default() };
+    let setup = ModelSetup { before: one_forgotten(), ..weak(WeakRule::DropsAllLists, left) };
+    must_fail("drops all lists", &setup);
+}
+
+/// A delete of a list comes about late, when another list has its name.
+#[test]
+fn a_list_whose_name_comes_back_is_deleted_late() {
+    let left = StepsLeft { backups: 3, forgets: 2, walks: 2, deletions: 1, late: 1, ..StepsLeft::default() };
+    let setup = ModelSetup { before: one_forgotten(), ..weak(WeakRule::ListNamesComeBack, left) };
+    must_fail("names of lists come back", &setup);
+}
+
+/// A pack comes about again after its removal, a backup refers to it, and an earlier delete comes about.
+#[test]
+fn a_delete_that_means_a_name_takes_a_pack_that_came_again() {
+    let left = StepsLeft { backups: 3, forgets: 1, walks: 1, late: 2, ..StepsLeft::default() };
+    let setup = ModelSetup { before: one_forgotten(), ..weak(WeakRule::DeletesByName, left) };
+    must_fail("deletes by name", &setup);
 }

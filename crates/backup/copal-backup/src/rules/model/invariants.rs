@@ -6,11 +6,13 @@
 //! - Dead and live never overlap: chunks stay readable without dead frames and without listed packs.
 //! - One Publish per sequence; the order by the store's stamps is that of the log, even if the stamps are
 //!   behind.
+//! - The list of dead frames in force exists.
 //! - After a repair the stored frames are exactly those referred to.
 //! - Removing a VM touches no other VM: only its own snapshots may be missing.
 
 use super::state::FleetState;
 use super::store::ModelRef;
+use crate::catalog::fields::DeadList;
 use crate::catalog::popular::PopularFate;
 use crate::catalog::vm::VmState;
 use crate::index::dead_frames::DeadFrames;
@@ -21,6 +23,10 @@ pub(super) fn check(state: &FleetState) -> Result<(), String> {
         check_log(vm, log)?;
         if log.is_retired {
             continue;
+        }
+        let is_stored = |list: &DeadList| state.store.dead.contains_key(&(vm, list.number));
+        if !log.dead.as_ref().is_none_or(is_stored) {
+            return Err(format!("the list of dead frames in force of VM {vm} is missing"));
         }
         let view = VmView { state, vm, log, dead: state.store.dead_of(vm, log.dead.as_ref()) };
         for published in &log.published {

@@ -48,10 +48,20 @@ pub(super) enum ModelMove {
     Dies(usize),
     /// A host dies while its record is in flight; the record may appear later.
     DiesAppending(usize),
-    /// A host dies while deletes have reached one server.
+    /// A host dies while deletes have reached one server, or are on their way.
     DiesUnlinking(usize),
     ComesAbout(usize),
     IsUnlinked(PackNumber),
+    /// A delete of a list of dead frames takes effect.
+    IsDropped(usize, u64),
+    /// A host dies while packs that it stores are on their way.
+    DiesStoring(usize),
+    /// A first try to store a pack was not answered, another was: the first is still on its way.
+    StoresTwice(PackNumber),
+    /// A host removes packs, and first tries that were not answered are still on their way.
+    UnlinksTwice(usize),
+    /// A pack appears whose creation was on its way.
+    Arrives(PackNumber),
     /// Forgets a snapshot of a VM, by its position.
     Forgets(usize, usize),
     /// By silence of the holder or by hand, even if the holder is alive.
@@ -97,6 +107,12 @@ impl Model for ModelSetup {
         }
         moves.extend((0..state.in_doubt.len()).map(ModelMove::ComesAbout));
         moves.extend(state.store.doomed.iter().map(|pack| ModelMove::IsUnlinked(*pack)));
+        moves.extend(state.store.doomed_lists.iter().map(|(vm, list)| ModelMove::IsDropped(*vm, *list)));
+        moves.extend(state.store.late.keys().map(|pack| ModelMove::Arrives(*pack)));
+        if state.left.late > 0 {
+            let first = state.store.packs.iter().filter(|(_, pack)| !pack.is_late);
+            moves.extend(first.map(|(pack, _)| ModelMove::StoresTwice(*pack)));
+        }
         for vm in 0..self.vms {
             let published = state.vms[vm].published.len();
             if state.left.forgets > 0 {
@@ -173,6 +189,9 @@ fn steps(state: &FleetState, host: usize, job: &HostJob, moves: &mut Vec<ModelMo
     }
     if state.left.lost > 0 {
         moves.extend([ModelMove::IsToldLost(host), ModelMove::DiesAppending(host)]);
+    }
+    if state.left.late > 0 {
+        moves.extend([ModelMove::DiesStoring(host), ModelMove::UnlinksTwice(host)]);
     }
     if state.left.crashes > 0 {
         moves.extend([ModelMove::Dies(host), ModelMove::DiesUnlinking(host)]);
@@ -266,18 +285,59 @@ impl FleetState {
             }
             ModelMove::DiesUnlinking(host) => {
                 self.left.crashes -= 1;
-                let HostJob::Prune(prune) = &self.hosts[host] else {
+                // A clean-up removes lists only behind its record.
+                if matches!(self.hosts[host], HostJob::CleanUp(_)) {
                     return None;
-                };
-                let packs = prune.unlinks()?.to_vec();
+                }
+                let mut done = self.clone();
+                done.go_on(setup, host)?;
+                let (packs, lists) = self.removed_by(&done);
+                if packs.is_empty() && lists.is_empty() {
+                    return None;
+                }
                 self.store.doomed.extend(packs);
+                self.store.doomed_lists.extend(lists);
                 self.hosts[host] = HostJob::Idle;
+            }
+            ModelMove::IsDropped(vm, list) => {
+                self.store.doomed_lists.remove(&(vm, list));
+                self.store.dead.remove(&(vm, list));
+            }
+            ModelMove::DiesStoring(host) => {
+                self.left.late -= 1;
+                let first = self.store.names + 1;
+                self.go_on(setup, host)?;
+                let late = self.store.packs.split_off(&PackNumber(first));
+                if late.is_empty() {
+                    return None;
+                }
+                self.store.late.extend(late);
+                self.hosts[host] = HostJob::Idle;
+            }
+            ModelMove::StoresTwice(pack) => {
+                self.left.late -= 1;
+                let stored = self.store.packs.get(&pack)?.clone();
+                self.store.late.insert(pack, stored);
+            }
+            ModelMove::UnlinksTwice(host) => {
+                self.left.late -= 1;
+                let before = self.clone();
+                self.go_on(setup, host)?;
+                let (packs, lists) = before.removed_by(self);
+                if packs.is_empty() && lists.is_empty() {
+                    return None;
+                }
+                self.store.doomed.extend(packs);
+                self.store.doomed_lists.extend(lists);
+            }
+            ModelMove::Arrives(pack) => {
+                self.store.arrive(pack, !setup.is_weak(WeakRule::DeletesByName));
             }
             ModelMove::ComesAbout(at) => {
                 let append = self.in_doubt.remove(at);
                 self.append(&append);
             }
-            ModelMove::IsUnlinked(pack) => self.store.remove(pack),
+            ModelMove::IsUnlinked(pack) => self.store.unlink(pack),
             ModelMove::Forgets(vm, at) => {
                 self.left.forgets -= 1;
                 let snapshots = vec![self.vms[vm].published[at].snapshot];
@@ -333,13 +393,20 @@ impl FleetState {
         Some(())
     }
 
+    /// Packs and lists of dead frames that exist here and no longer in `after`.
+    fn removed_by(&self, after: &FleetState) -> (Vec<PackNumber>, Vec<(usize, u64)>) {
+        let packs = self.store.packs.keys().filter(|pack| !after.store.packs.contains_key(pack));
+        let lists = self.store.dead.keys().filter(|list| !after.store.dead.contains_key(list));
+        (packs.copied().collect(), lists.copied().collect())
+    }
+
     /// Drops parts that no longer change anything.
     fn tidy(&mut self) {
         let numbers: Vec<u64> = self.in_doubt.iter().map(|append| self.next_number(append.log)).collect();
         let mut numbers = numbers.into_iter();
         self.in_doubt.retain(|append| Some(append.number) == numbers.next());
-        let packs = &self.store.packs;
-        self.store.doomed.retain(|pack| packs.contains_key(pack));
+        let (packs, late) = (&self.store.packs, &self.store.late);
+        self.store.doomed.retain(|pack| packs.contains_key(pack) || late.contains_key(pack));
         if let [first, second] = &mut self.hosts[..]
             && *first == HostJob::Idle
             && *second != HostJob::Idle

@@ -4,6 +4,7 @@
 use super::setup::{ModelSetup, WeakRule};
 use super::state::{FleetState, HostJob, ModelLog, PendingAppend};
 use super::store::{Id, ModelPack, ModelRef, add_dead, uuid};
+use crate::catalog::fields::DeadList;
 use crate::catalog::fold::LogEntry;
 use crate::catalog::record::{PackPlace, Record};
 use crate::catalog::vm::{PublishedSnapshot, VmState};
@@ -84,20 +85,18 @@ pub(super) struct PruneJob {
     /// meanwhile.
     names: u64,
     listed: Vec<PackPlace>,
+    /// Packs of which it knows the file of a late try.
+    late: BTreeSet<PackNumber>,
+    /// The list of dead frames that it has recorded.
+    recorded: Option<DeadList>,
+    /// Lists below this number were in force before it began.
+    floor: u64,
     /// The snapshot whose chunks are removed before it is forgotten.
     undermined: Option<SnapshotId>,
     phase: PrunePhase,
 }
 
 impl PruneJob {
-    /// Packs that it is unlinking.
-    pub(super) fn unlinks(&self) -> Option<&[PackNumber]> {
-        match &self.phase {
-            PrunePhase::Unlinks(packs) => Some(packs),
-            _ => None,
-        }
-    }
-
     /// Notices a new record of the log.
     pub(super) fn notice(&mut self, entry: &LogEntry) {
         // It knows its own records.
@@ -151,6 +150,9 @@ impl FleetState {
             has_rewritten: false,
             names: self.store.names,
             listed: Vec::new(),
+            late: BTreeSet::new(),
+            recorded: None,
+            floor: setup.list_floor(state.next_number),
             undermined,
             phase: PrunePhase::Begun,
         }))
@@ -288,7 +290,7 @@ impl FleetState {
                 };
                 Record::Freed {
                     snapshots: prune.gone.iter().map(|one| one.snapshot).collect(),
-                    dead: self.store.put_dead(vm, dead),
+                    dead: self.store.put_dead(vm, dead, prune.floor),
                 }
             }
             _ => return None,
@@ -315,6 +317,14 @@ impl FleetState {
                     }
                 }
             }
+            if let Record::Freed { dead, .. } = append.record {
+                prune.recorded = dead;
+            }
+        }
+        if matches!(prune.phase, PrunePhase::Looked | PrunePhase::Rewrites) {
+            // It lists the packs, each with its file.
+            prune.late =
+                self.store.own(vm).filter(|(_, pack)| pack.is_late).map(|(number, _)| number).collect();
         }
         match prune.phase.clone() {
             PrunePhase::Begun => self.find_live(setup, &mut prune),
@@ -324,7 +334,12 @@ impl FleetState {
                 prune.phase = PrunePhase::Unlinks(packs);
             }
             PrunePhase::Unlinks(packs) => {
-                packs.iter().for_each(|pack| self.store.remove(*pack));
+                for pack in packs {
+                    match setup.is_weak(WeakRule::DeletesByName) {
+                        true => self.store.remove(pack),
+                        false => self.store.remove_known(pack, prune.late.contains(&pack)),
+                    }
+                }
                 prune.phase = match prune.has_rewritten {
                     true => prune.behind_packs(),
                     false => PrunePhase::Rewrites,
@@ -345,7 +360,7 @@ impl FleetState {
             }
             PrunePhase::Records => prune.phase = PrunePhase::Ends,
             PrunePhase::Ends => {
-                self.end(&prune);
+                self.end(setup, &prune);
                 return Some(HostJob::Idle);
             }
         }
@@ -378,8 +393,13 @@ impl FleetState {
             return;
         }
         let slots = ids.len() as u32;
-        let pack =
-            ModelPack { home: PackHome::Private(uuid(prune.vm)), ids, session: [0; 16], spoilt_by: None };
+        let pack = ModelPack {
+            home: PackHome::Private(uuid(prune.vm)),
+            ids,
+            session: [0; 16],
+            spoilt_by: None,
+            is_late: false,
+        };
         let number = self.store.put(pack);
         if let ModelLive::Marked(marked) = &mut prune.live {
             marked.extend((0..slots).map(|slot| (number, slot)));
@@ -387,7 +407,7 @@ impl FleetState {
     }
 
     /// Records freed snapshots as deleted, and listed packs as removed. A repair leaves only needed frames.
-    fn end(&mut self, prune: &PruneJob) {
+    fn end(&mut self, setup: &ModelSetup, prune: &PruneJob) {
         let vm = prune.vm;
         if let Some(snapshot) = prune.undermined {
             let snapshots = vec![snapshot];
@@ -412,7 +432,8 @@ impl FleetState {
             self.append(&append);
         }
         let state = self.vms[vm].clone();
-        self.store.drop_lists(vm, &state);
+        let floor = if setup.is_weak(WeakRule::DropsAllLists) { u64::MAX } else { prune.floor };
+        self.store.drop_lists(vm, &state, prune.recorded.as_ref(), floor);
         if prune.method == PruneMethod::Repair && is_undisturbed && prune.names == self.store.names {
             self.unrepaired = self.compare_stored(vm, &state);
         }

@@ -1,11 +1,15 @@
 //! Searches with all rules: nothing is lost in any order of steps.
 
-use super::controls::{backup, popular_forgotten};
+use super::controls::{backup, one_forgotten, popular_forgotten};
 use super::search::{limit, search};
 use super::setup::{ModelSetup, StepsLeft};
 
 fn holds(name: &str, setup: &ModelSetup) {
-    let found = search(name, setup, limit());
+    holds_within(name, setup, limit());
+}
+
+fn holds_within(name: &str, setup: &ModelSetup, limit: usize) {
+    let found = search(name, setup, limit);
     if let Some(trace) = found.violation {
         panic!("{name}:\n{trace}");
     }
@@ -124,4 +128,54 @@ fn unneeded_popular_packs() {
     };
     let setup = ModelSetup { vms: 2, disks: &[[1, 2]], before: popular_forgotten(), ..ModelSetup::new(left) };
     holds("unneeded popular packs", &setup);
+}
+
+/// In an object store a request whose answer is lost may take effect at any later time, also after another try.
+#[test]
+fn creates_and_deletes_that_come_about_late() {
+    let left = StepsLeft {
+        backups: 4,
+        forgets: 1,
+        deletions: 1,
+        walks: 1,
+        fences: 1,
+        crashes: 1,
+        late: 1,
+        ..StepsLeft::default()
+    };
+    let setup = ModelSetup { before: one_forgotten(), ..ModelSetup::new(left) };
+    holds_within("creates and deletes that come about late", &setup, limit() / 2);
+}
+
+#[test]
+fn repairs_beside_packs_that_come_late() {
+    let left = StepsLeft {
+        backups: 3,
+        forgets: 2,
+        walks: 1,
+        repairs: 1,
+        fences: 1,
+        late: 2,
+        ..StepsLeft::default()
+    };
+    holds_within("repairs beside packs that come late", &ModelSetup::new(left), limit() / 2);
+}
+
+#[test]
+fn popular_packs_that_come_and_go_late() {
+    let left = StepsLeft {
+        backups: 3,
+        forgets: 2,
+        walks: 1,
+        cleanups: 1,
+        sweeps: 1,
+        unneeded: 1,
+        popular: 1,
+        fences: 1,
+        crashes: 1,
+        late: 1,
+        ..StepsLeft::default()
+    };
+    let setup = ModelSetup { vms: 2, disks: &[[1, 2]], before: popular_forgotten(), ..ModelSetup::new(left) };
+    holds_within("popular packs that come and go late", &setup, limit() / 2);
 }

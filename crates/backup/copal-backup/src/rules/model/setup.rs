@@ -35,6 +35,12 @@ pub(super) enum WeakRule {
     LooksFirst,
     /// A count of popular references leaves no record in the logs of VMs.
     CountsUnmarked,
+    /// A prune that records no list of dead frames deletes all lists that it finds.
+    DropsAllLists,
+    /// The number of a list of dead frames is the next after the existing ones.
+    ListNamesComeBack,
+    /// A late delete takes whatever pack has the name.
+    DeletesByName,
 }
 
 /// Scope of a search.
@@ -69,6 +75,8 @@ pub(super) struct StepsLeft {
     pub(super) crashes: u8,
     /// Appends whose reply is lost, or that take effect late.
     pub(super) lost: u8,
+    /// Creates and deletes that take effect late, or a second time.
+    pub(super) late: u8,
     /// Popular packs.
     pub(super) popular: u8,
     /// Popular packs that bad memory spoils.
@@ -83,6 +91,11 @@ impl ModelSetup {
     /// One VM, whose disk changes by one chunk each time.
     pub(super) fn new(left: StepsLeft) -> ModelSetup {
         ModelSetup { vms: 1, disks: &[[1, 2], [1, 3]], left, weak: None, flaws: &[], before: Vec::new() }
+    }
+
+    /// No list of dead frames that was in force when a VM's log ended at `next_number` has a number from this one on.
+    pub(super) fn list_floor(&self, next_number: u64) -> u64 {
+        if self.is_weak(WeakRule::ListNamesComeBack) { 0 } else { next_number << 16 }
     }
 
     pub(super) fn is_weak(&self, weak: WeakRule) -> bool {

@@ -1,4 +1,4 @@
-//! Store of the model: packs, lists, manifests, and deletes that take effect late.
+//! Store of the model: packs, lists, manifests, and creates and deletes that take effect late.
 
 use crate::catalog::fields::{DeadList, MovedList};
 use crate::catalog::vm::VmState;
@@ -7,7 +7,7 @@ use crate::packs::home::PackHome;
 use crate::packs::pack::{FrameLocation, PackNumber};
 use crate::request::SnapshotId;
 use crate::steps::frames::is_in_use;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 use uuid::Uuid;
 
 /// A chunk.
@@ -29,6 +29,8 @@ pub(super) struct ModelPack {
     pub(super) session: [u8; 16],
     /// Its frames do not decrypt: the memory of the host that backed up this VM was bad.
     pub(super) spoilt_by: Option<usize>,
+    /// It is the file of an earlier try, which came about after that of a later one.
+    pub(super) is_late: bool,
 }
 
 impl ModelPack {
@@ -53,8 +55,12 @@ pub(super) struct ModelStore {
     pub(super) dead: BTreeMap<(usize, u64), DeadFrames>,
     pub(super) moved: BTreeMap<(usize, u64), BTreeMap<Id, PackNumber>>,
     pub(super) manifests: BTreeMap<SnapshotId, ModelManifest>,
-    /// Packs of which a delete has reached one server.
+    /// Packs of which a delete has reached one server, or is on its way.
     pub(super) doomed: BTreeSet<PackNumber>,
+    /// Packs whose creation is on its way: for the first time, or again after another try was answered.
+    pub(super) late: BTreeMap<PackNumber, ModelPack>,
+    /// Lists of dead frames, by VM and number, of which a delete is on its way.
+    pub(super) doomed_lists: BTreeSet<(usize, u64)>,
     /// Number of pack names given so far.
     pub(super) names: u64,
 }
@@ -70,7 +76,33 @@ impl ModelStore {
 
     pub(super) fn remove(&mut self, pack: PackNumber) {
         self.packs.remove(&pack);
+    }
+
+    /// Deletes a pack of which a process knows the file.
+    pub(super) fn remove_known(&mut self, number: PackNumber, is_late: bool) {
+        if self.packs.get(&number).is_some_and(|pack| pack.is_late == is_late) {
+            self.remove(number);
+        }
+    }
+
+    /// A delete takes effect that was on its way.
+    pub(super) fn unlink(&mut self, pack: PackNumber) {
         self.doomed.remove(&pack);
+        self.remove(pack);
+    }
+
+    /// A create takes effect that was on its way, unless the pack is there. Deletes that are on their way mean the object
+    /// of another try, if a delete names that.
+    pub(super) fn arrive(&mut self, number: PackNumber, names_try: bool) {
+        let Some(pack) = self.late.remove(&number) else { return };
+        if let Entry::Vacant(free) = self.packs.entry(number) {
+            free.insert(ModelPack { is_late: true, ..pack });
+            if names_try {
+                self.doomed.remove(&number);
+            }
+            // A repair that runs now does not know it.
+            self.names += 1;
+        }
     }
 
     /// A VM's own packs.
@@ -110,12 +142,13 @@ impl ModelStore {
         lists.filter_map(|list| list.get(&id)).copied().next()
     }
 
-    pub(super) fn put_dead(&mut self, vm: usize, dead: DeadFrames) -> Option<DeadList> {
+    /// `floor`: no list that was in force has a number from there on.
+    pub(super) fn put_dead(&mut self, vm: usize, dead: DeadFrames, floor: u64) -> Option<DeadList> {
         if dead.total() == 0 {
             return None;
         }
         let newest = self.dead.keys().filter(|(of, _)| *of == vm).map(|(_, number)| *number);
-        let number = newest.max().unwrap_or(0) + 1;
+        let number = newest.max().unwrap_or(0).max(floor) + 1;
         self.dead.insert((vm, number), dead);
         Some(DeadList { number, hash: [number as u8; 32] })
     }
@@ -126,9 +159,10 @@ impl ModelStore {
         MovedList { number, ids: ids as u32, hash: [number as u8; 32] }
     }
 
-    pub(super) fn drop_lists(&mut self, vm: usize, state: &VmState) {
-        let dead = state.dead.map_or(u64::MAX, |list| list.number);
-        self.dead.retain(|(of, number), _| *of != vm || *number >= dead);
+    /// `dead`: the list that the process has recorded; without one it drops those below `floor`.
+    pub(super) fn drop_lists(&mut self, vm: usize, state: &VmState, dead: Option<&DeadList>, floor: u64) {
+        let below = dead.map_or(floor, |list| list.number);
+        self.dead.retain(|(of, number), _| *of != vm || *number >= below);
         let newest = state.moved.last().map_or(0, |list| list.number);
         self.moved.retain(|(of, number), _| *of != vm || *number >= newest);
     }
