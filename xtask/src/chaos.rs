@@ -14,8 +14,18 @@ use std::{
 
 const TEST: &str = "chaos::no_acknowledged_file_is_lost_when_any_process_is_killed_or_frozen";
 const FLEET_TEST: &str = "fleet_chaos::no_published_snapshot_is_lost_when_any_process_of_a_fleet_is_killed";
+const REMOTE_TEST: &str = "fleet_chaos::object_store::no_published_snapshot_is_lost_when_hosts_over_an_object_store_are_killed_or_stopped";
 /// Exit code of a successful run on a machine where links could not be cut.
 const WITHOUT_LINKS: u8 = 3;
+
+/// Store below the repository of a fleet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum FleetStore {
+    /// A cluster of three servers, which are killed too
+    Cluster,
+    /// An object server of the testkit, behind a network with faults
+    S3,
+}
 
 /// Parameters of a run.
 pub(crate) struct Trial {
@@ -68,10 +78,14 @@ pub(crate) fn run(root: &Path, trial: &Trial) -> Result<ExitCode> {
 }
 
 /// Kills processes of a fleet for `rounds` rounds while it backs up, deletes, repairs and cleans up.
-pub(crate) fn run_fleet(root: &Path, rounds: u64, seed: u64, release: bool) -> Result<()> {
+pub(crate) fn run_fleet(root: &Path, store: FleetStore, rounds: u64, seed: u64, release: bool) -> Result<()> {
+    let name = match store {
+        FleetStore::Cluster => FLEET_TEST,
+        FleetStore::S3 => REMOTE_TEST,
+    };
     let test = build(root, release)?;
     let status = Command::new(&test)
-        .args([FLEET_TEST, "--exact", "--nocapture"])
+        .args([name, "--exact", "--nocapture"])
         .env("COPAL_FLEET_CHAOS_ROUNDS", rounds.to_string())
         .env("COPAL_CHAOS_SEED", seed.to_string())
         .current_dir(root.join("crates/app/copal"))

@@ -148,6 +148,9 @@ enum Chore {
     },
     /// Kill agents, servers and commands of a fleet while VMs are backed up, deleted, repaired and cleaned up
     FleetChaos {
+        /// Store of the repository
+        #[arg(long, value_enum, default_value_t = chaos::FleetStore::Cluster)]
+        store: chaos::FleetStore,
         /// Number of processes to kill
         #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=100_000))]
         rounds: u64,
@@ -222,7 +225,9 @@ fn run(chore: Chore) -> Result<ExitCode> {
             let trial = chaos::Trial { minutes, seed, release };
             return chaos::run(&root, &trial);
         }
-        Chore::FleetChaos { rounds, seed, release } => chaos::run_fleet(&root, rounds, seed, release),
+        Chore::FleetChaos { store, rounds, seed, release } => {
+            chaos::run_fleet(&root, store, rounds, seed, release)
+        }
         Chore::Mutants { kept: true, arguments, .. } => mutants::run_kept(&root, &arguments),
         Chore::Mutants { base, arguments, .. } => mutants::run(&root, base.as_deref(), &arguments),
         Chore::Callpath { json } => callpath::run(&root, json),

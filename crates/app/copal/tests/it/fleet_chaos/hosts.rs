@@ -44,6 +44,20 @@ pub(super) struct Ended {
 }
 
 impl Running {
+    pub(super) fn begin(work: &Work, mut command: Command) -> Running {
+        let mut child = command.spawn().unwrap();
+        let (mut stdout, mut stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+        let output = thread::spawn(move || {
+            let errors = thread::spawn(move || read_all(&mut stderr));
+            (read_all(&mut stdout), errors.join().unwrap())
+        });
+        Running { words: work.words.clone(), child, was_killed: false, output: Some(output) }
+    }
+
+    pub(super) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(super) fn kill(&mut self) {
         self.was_killed = true;
         // It may have ended by itself.
@@ -139,13 +153,7 @@ impl Hosts {
     }
 
     pub(super) fn begin(&self, work: &Work) -> Running {
-        let mut child = self.command(&work.words).spawn().unwrap();
-        let (mut stdout, mut stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
-        let output = thread::spawn(move || {
-            let errors = thread::spawn(move || read_all(&mut stderr));
-            (read_all(&mut stdout), errors.join().unwrap())
-        });
-        Running { words: work.words.clone(), child, was_killed: false, output: Some(output) }
+        Running::begin(work, self.command(&work.words))
     }
 
     #[track_caller]

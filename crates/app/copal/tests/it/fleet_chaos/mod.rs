@@ -9,6 +9,7 @@
 //! fleet-chaos --rounds 100` sets them.
 
 mod hosts;
+mod object_store;
 mod twin;
 
 use copal_testkit::Random;
