@@ -15,7 +15,7 @@
 //!   `rules::model` tries all orders of them.
 //! - `sessions`: locks in the process, leases and heartbeats, and the parts that all operations share.
 //! - `backup`, `restore`, `check`, `delete`, `popular`, `retention`: the operations.
-//! - `api`: [`Repository`], which calls them.
+//! - `api`: [`Repository`], which calls them, and [`copy`] from one repository to another.
 //!
 //! Not here: chunking (`copal-chunk`), the concrete store (`copal-data`), the command line (`copal`); rounds,
 //! detectors and agents on several hosts (`copal-agent`).
@@ -51,6 +51,7 @@ mod world;
 extern crate self as copal_backup;
 
 pub use api::{
+    copy,
     key_list::ListedKey,
     repository::{self, FoundRepository, KeptKey, Repository},
 };

@@ -313,6 +313,7 @@ fn snapshot_of(found: &FoundSnapshot, manifest: std::result::Result<Manifest, St
         held_until_ms: published.held_until_ms,
         doubts: Vec::new(),
         is_accepted: published.is_accepted,
+        copied_from: None,
         damage: None,
     };
     match manifest {
@@ -324,6 +325,7 @@ fn snapshot_of(found: &FoundSnapshot, manifest: std::result::Result<Manifest, St
             snapshot.description = manifest.description;
             snapshot.counts = manifest.counts;
             snapshot.doubts = manifest.doubts;
+            snapshot.copied_from = manifest.origin;
         }
     }
     snapshot

@@ -1,5 +1,6 @@
-//! The repository as callers see it: opening, volumes of VMs, keys, snapshots by name.
+//! The repository as callers see it: opening, volumes of VMs, keys, snapshots by name, copies between repositories.
 
+pub mod copy;
 pub(crate) mod key_list;
 pub(crate) mod listing;
 pub(crate) mod lookup;

@@ -27,6 +27,11 @@ pub(super) fn before(
     base: Option<&BaseSnapshot>,
 ) -> Result<Vec<DiskDoubt>> {
     let found = DiskGate { request, disk, base };
+    let from_source = disk.doubts.iter().map(|(kind, text)| found.doubt(*kind, text.clone()));
+    if request.copied.is_some() {
+        // The backup that made the snapshot has examined its disks.
+        return Ok(from_source.collect());
+    }
     let mut doubts = Vec::new();
     if let Some(size) = disk.source.size_bytes() {
         doubts.extend(found.measure(size)?);
@@ -41,7 +46,6 @@ pub(super) fn before(
         };
         doubts.extend(found.format(recognise(&head[..head_bytes], &tail[..tail_bytes]))?);
     }
-    let from_source = disk.doubts.iter().map(|(kind, text)| found.doubt(*kind, text.clone()));
     doubts.extend(from_source);
     doubts.retain(|doubt| !found.is_accepted(doubt));
     Ok(doubts)
@@ -56,6 +60,9 @@ pub(super) fn after(
     base: Option<&BaseSnapshot>,
     (size_bytes, data_bytes): (u64, u64),
 ) -> Result<Vec<DiskDoubt>> {
+    if request.copied.is_some() {
+        return Ok(Vec::new());
+    }
     let found = DiskGate { request, disk, base };
     let mut doubts = Vec::new();
     if disk.source.size_bytes().is_none() {

@@ -142,7 +142,9 @@ fn run(
     let watched = BackupObserver { progress, cancel };
     let names = request.disks.iter().map(|disk| disk.name.as_str());
     let looked = base.iter_mut().try_for_each(|base| base.look_back(parts, vm.uuid, names.clone()));
-    let outcome = looked.and_then(|()| produce(parts, request, &session, base.as_ref(), others, watched));
+    let outcome = looked
+        .and_then(|()| request_check::follows(request, base.as_ref()))
+        .and_then(|()| produce(parts, request, &session, base.as_ref(), others, watched));
     let produced = match outcome {
         Ok(produced) => produced,
         Err(error) => {
@@ -168,6 +170,7 @@ fn run(
         tool: format!("copal {}", env!("CARGO_PKG_VERSION")),
         vector: None,
         doubts: produced.doubts.clone(),
+        origin: request.copied.map(|copied| copied.origin),
     };
     let snapshot = manifest.snapshot;
     let published = session.publish(parts, manifest).map_err(|error| session.reason(parts, error))?;

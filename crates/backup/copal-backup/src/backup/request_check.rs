@@ -1,5 +1,6 @@
 //! Checks the sizes, names and texts of a backup request against the limits of the manifest.
 
+use super::base::BaseSnapshot;
 use crate::request::BackupRequest;
 use crate::request::error::{Error, Result};
 use crate::request::words::is_plain;
@@ -50,4 +51,15 @@ pub(super) fn check(request: &BackupRequest) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// Checks that a copy follows the snapshot for which it was planned (BAK-30).
+/// # Errors
+/// `Busy`: another process has added a snapshot meanwhile.
+pub(super) fn follows(request: &BackupRequest, base: Option<&BaseSnapshot>) -> Result<()> {
+    let newest = base.map(|base| base.manifest.snapshot);
+    match &request.copied {
+        Some(copied) if copied.follows != newest => Err(Error::Busy { what: format!("VM {}", request.vm) }),
+        _ => Ok(()),
+    }
 }

@@ -10,6 +10,7 @@ use crate::catalog::record::Record;
 use crate::catalog::vm::VmState;
 use crate::delete::summary::store as summaries;
 use crate::keys::random;
+use crate::keys::role::Role;
 use crate::packs::volumes::settled;
 use crate::request::Vm;
 use crate::request::error::{Error, Result};
@@ -166,9 +167,10 @@ impl BackupSession {
             manifest.counts.stored_bytes += vector.header.file_bytes();
         }
         let keys = &parts.pack_store().keys;
+        let dating = PublishTime::of(parts, &manifest);
         // Counters have a fixed width, so these lengths do not depend on the values.
-        let lengths =
-            manifest.encode(keys).len() + self.publish_record(&manifest, [0; 32], 0).encode("", keys).len();
+        let lengths = manifest.encode(keys).len()
+            + self.publish_record(&manifest, [0; 32], 0, dating).encode("", keys).len();
         manifest.counts.stored_bytes += lengths as u64;
         let file = manifest.encode(keys);
         let hash = manifest::hash(&file);
@@ -189,23 +191,54 @@ impl BackupSession {
                 PublishStep::Append => {}
             }
             let now_ms = volumes.store.now_ms();
-            let record = self.publish_record(&manifest, hash, now_ms);
+            let created_ms = dating.time(&times, now_ms);
+            let record = self.publish_record(&manifest, hash, created_ms, dating);
             let log = LogName::Vm(self.vm);
             if let AppendOutcome::Done = parts.catalog().append(log, state.next_number, &record)? {
-                times.push(now_ms);
-                return Ok(published_as(&manifest, &times, now_ms));
+                times.push(created_ms);
+                return Ok(PublishedAs { created_ms, ..published_as(&manifest, &times, now_ms) });
             }
         }
     }
 
-    fn publish_record(&self, manifest: &Manifest, hash: [u8; 32], clock_ms: u64) -> Record {
+    fn publish_record(
+        &self,
+        manifest: &Manifest,
+        hash: [u8; 32],
+        clock_ms: u64,
+        dating: PublishTime,
+    ) -> Record {
         Record::Publish {
             session: self.id,
             snapshot: manifest.snapshot,
             sequence: self.sequence,
             manifest: hash,
             clock_ms: Some(clock_ms),
+            is_dated: dating.is_signed,
         }
+    }
+}
+
+/// How the time of a new snapshot is chosen.
+#[derive(Clone, Copy)]
+struct PublishTime {
+    /// Time of the origin of a copy, if this handle may delete.
+    origin_ms: Option<u64>,
+    /// Whether the time counts only with the signature of the delete role.
+    is_signed: bool,
+}
+
+impl PublishTime {
+    fn of(parts: &RepositoryParts, manifest: &Manifest) -> PublishTime {
+        let roles = parts.roles();
+        let origin_ms = manifest.origin.map(|origin| origin.created_ms).filter(|_| roles.has(Role::Delete));
+        PublishTime { origin_ms, is_signed: origin_ms.is_some() && roles.are_split }
+    }
+
+    /// The time of a snapshot that follows those of `times`: that of its origin, if it is plausible (BAK-13).
+    fn time(self, times: &[u64], now_ms: u64) -> u64 {
+        let is_plausible = |ms: &u64| *ms <= now_ms && times.iter().all(|earlier| earlier <= ms);
+        self.origin_ms.filter(is_plausible).unwrap_or(now_ms)
     }
 }
 

@@ -159,11 +159,11 @@ fn decode(
     if let Record::Void { code } = record {
         tracing::warn!(place, kind = code, "record without the signature of the delete role ignored");
     }
-    if let Record::Publish { clock_ms, .. } = &mut record
+    if let Record::Publish { clock_ms, is_dated: false, .. } = &mut record
         && files.keys().signatures() == SignatureState::Needed
     {
-        // Where role keys exist, the file's time counts: a backup key must not choose the time of a
-        // snapshot.
+        // Where role keys exist, the file's time counts unless the delete role signed another one: a backup key must not
+        // choose the time of a snapshot.
         *clock_ms = Some(created_ms);
     }
     Ok(LogEntry { number, created_ms, record })

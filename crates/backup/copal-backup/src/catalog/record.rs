@@ -50,8 +50,10 @@ pub(crate) enum Record {
         snapshot: SnapshotId,
         sequence: u64,
         manifest: [u8; 32],
-        /// Time of the store's clock, in ms since 1970; absent in version 1.
+        /// Time of the store's clock, in ms since 1970, or of the origin of a copy; absent in version 1.
         clock_ms: Option<u64>,
+        /// The delete role signed it, so its time counts in a repository with role keys too.
+        is_dated: bool,
     },
     /// A session was ended by another process; it can no longer publish.
     Fence { session: SessionId },
@@ -168,7 +170,7 @@ impl Record {
             Record::Init { .. } => 1,
             Record::VmAdded { .. } => 2,
             Record::Open { .. } => 3,
-            Record::Publish { .. } => 4,
+            Record::Publish { is_dated: false, .. } => 4,
             Record::Fence { .. } => 5,
             Record::Forget { .. } => 6,
             Record::Deleted { .. } => 7,
@@ -196,6 +198,7 @@ impl Record {
             Record::Spoiled { .. } => 29,
             Record::Accepted { .. } => 30,
             Record::HostRemoved { .. } => 31,
+            Record::Publish { is_dated: true, .. } => 32,
             Record::Void { code } => *code,
         }
     }
@@ -210,7 +213,7 @@ impl Record {
             | Record::OpenHeld { .. }
             | Record::Beat { .. }
             | Record::AgentListed { .. }
-            | Record::Publish { .. }
+            | Record::Publish { is_dated: false, .. }
             | Record::Fence { .. }
             | Record::Popular { .. }
             | Record::Checked { .. }
@@ -238,6 +241,8 @@ impl Record {
             | Record::Retired
             | Record::VmRemoved { .. }
             | Record::Roles
+            // Retention goes by the times of snapshots.
+            | Record::Publish { is_dated: true, .. }
             | Record::Void { .. } => Role::Delete,
         }
     }
@@ -280,7 +285,7 @@ impl Record {
                 bytes.put_prefixed(address.as_bytes());
                 bytes.put_u64(*progress);
             }
-            Record::Publish { session, snapshot, sequence, manifest, clock_ms } => {
+            Record::Publish { session, snapshot, sequence, manifest, clock_ms, is_dated: _ } => {
                 bytes.put_bytes(session);
                 bytes.put_bytes(&snapshot.0);
                 bytes.put_u64(*sequence);
@@ -450,7 +455,7 @@ pub(crate) fn parse(input: &mut Reader<'_>, version: u16) -> Result<Record, Stri
                 }
             }
             3 => Record::Open { session: input.array()?, base: option(input)? },
-            4 => Record::Publish {
+            4 | 32 => Record::Publish {
                 session: input.array()?,
                 snapshot: SnapshotId(input.array()?),
                 sequence: match input.u64()? {
@@ -462,6 +467,7 @@ pub(crate) fn parse(input: &mut Reader<'_>, version: u16) -> Result<Record, Stri
                     1 => None,
                     _ => Some(input.u64()?),
                 },
+                is_dated: code == 32,
             },
             5 => Record::Fence { session: input.array()? },
             6 => Record::Forget { snapshots: listed(input)? },

@@ -22,7 +22,7 @@ const PUBLISHED_BYTES: usize = 81;
 pub(crate) struct PublishedSnapshot {
     pub(crate) snapshot: SnapshotId,
     pub(crate) sequence: u64,
-    /// Time of the store's clock at publication; may go back.
+    /// Time of the store's clock at publication, or of the origin of a copy; may go back.
     pub(crate) created_ms: u64,
     /// Position in the store's order of events; ascends strictly within a VM.
     pub(crate) stored_ms: u64,
@@ -132,7 +132,7 @@ impl LogState for VmState {
                 self.fenced.push(*session);
                 self.trim_fenced();
             }
-            Record::Publish { session, snapshot, sequence, manifest, clock_ms } => {
+            Record::Publish { session, snapshot, sequence, manifest, clock_ms, is_dated: _ } => {
                 // A fenced session cannot publish. This program never writes such a record; a record behind
                 // the fence is ignored.
                 if !self.may_publish(session) {

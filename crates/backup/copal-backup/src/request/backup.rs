@@ -1,5 +1,6 @@
 //! Backups: disks to read, options, counts, summary.
 
+use crate::request::copied::CopiedSnapshot;
 use crate::request::identity::{SnapshotId, Vm};
 use crate::request::json;
 use crate::request::open_session::Holder;
@@ -90,6 +91,9 @@ pub struct BackupRequest {
     /// The holder of the session, shown to others that want the same VM. Used in a fleet on several servers,
     /// unless [`Repository::beat`](crate::Repository::beat) has set one before.
     pub holder: Holder,
+    /// The snapshot that this backup copies. Its disks are not examined once more, since their doubts are known. The
+    /// snapshot has the time of its origin if this handle may delete and that time is plausible.
+    pub copied: Option<CopiedSnapshot>,
 }
 
 impl BackupRequest {
@@ -112,6 +116,7 @@ impl BackupRequest {
             whole_segments: false,
             memory_bytes: BackupRequest::DEFAULT_MEMORY_BYTES,
             holder: Holder::default(),
+            copied: None,
         }
     }
 }

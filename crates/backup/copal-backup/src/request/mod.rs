@@ -6,6 +6,7 @@
 mod backup;
 mod check;
 mod consolidate;
+mod copied;
 pub mod error;
 mod identity;
 mod init;
@@ -23,6 +24,7 @@ pub(crate) mod words;
 pub use backup::{BackupCounts, BackupRequest, BackupSummary, DiskMode, DiskSource, DiskSummary};
 pub use check::{CheckReport, Damage, IndexSummary, LostFrame, ReadData};
 pub use consolidate::{CleanUpOptions, CleanUpSummary, UnneededPacks};
+pub use copied::{CopiedSnapshot, CopyOrigin};
 pub(crate) use identity::MIN_DIGITS;
 pub use identity::{SnapshotId, Vm};
 pub use init::{InitOptions, Layout, RepositoryInfo, RepositoryStats, Unlock};

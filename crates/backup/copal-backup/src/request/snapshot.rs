@@ -1,6 +1,7 @@
 //! Listed snapshots and their disks.
 
 use crate::request::backup::{BackupCounts, DiskMode};
+use crate::request::copied::CopyOrigin;
 use crate::request::identity::{SnapshotId, Vm};
 use crate::retention::Misdated;
 use copal_disk::doubt::DiskDoubt;
@@ -73,6 +74,8 @@ pub struct Snapshot {
     /// An operator has accepted the snapshot despite its doubts.
     #[serde(skip)]
     pub is_accepted: bool,
+    /// The snapshot of another repository that it is a copy of.
+    pub copied_from: Option<CopyOrigin>,
     /// Why its manifest cannot be read; then base, tags, description, disks and counts are empty.
     pub damage: Option<String>,
 }
@@ -81,6 +84,11 @@ impl Snapshot {
     /// Whether it has a doubt that no operator has accepted.
     pub fn is_doubtful(&self) -> bool {
         !self.doubts.is_empty() && !self.is_accepted
+    }
+
+    /// The id that the snapshot and all its copies share.
+    pub fn first_id(&self) -> SnapshotId {
+        self.copied_from.map_or(self.id, |origin| origin.snapshot)
     }
 }
 

@@ -19,7 +19,7 @@ use crate::packs::pack::writer::{FrameInput, PackWriter};
 use crate::packs::pack::{FrameLocation, PackNumber};
 use crate::request::open_session::HolderId;
 use crate::request::peers::HostKey;
-use crate::request::{BackupCounts, DiskMode, SnapshotId, Unlock, Vm};
+use crate::request::{BackupCounts, CopyOrigin, DiskMode, SnapshotId, Unlock, Vm};
 use crate::snapshot::manifest::{Manifest, ManifestDisk};
 use crate::snapshot::recipe::format::{PAGE_LEVEL, ROOT_LEVEL, SEGMENT_LEVEL};
 use crate::snapshot::recipe::{DiskRoot, FrameRef, RecipeEntry, RecipePage, SegmentRecipe};
@@ -219,11 +219,21 @@ fn the_manifest_of_the_document() {
             kind: DoubtKind::Smaller,
             text: "has 3145728 bytes".into(),
         }],
+        origin: None,
     };
     let bytes = manifest.encode(&keys());
     assert_example(document, 2, &bytes);
     let decoded = |bytes: &[u8]| Manifest::decode(bytes, manifest.snapshot, &keys()).unwrap();
     assert_eq!(decoded(&bytes), manifest);
+    // A copy has version 5.
+    let origin = CopyOrigin {
+        repository: Uuid::from_bytes([0xd1; 16]),
+        snapshot: SnapshotId([0x61; 16]),
+        created_ms: 1_789_000_000_000,
+    };
+    let copied = Manifest { origin: Some(origin), ..manifest.clone() };
+    assert_example(document, 3, &copied.encode(&keys()));
+    assert_eq!(decoded(&copied.encode(&keys())), copied);
     // Version 3 has no sentinels, identities and doubts, version 2 no vector either.
     let mut of_3 = Manifest { doubts: Vec::new(), ..manifest.clone() };
     of_3.disks[0].sentinel = None;
@@ -249,6 +259,7 @@ fn the_records_of_the_document() {
         sequence: 4,
         manifest: [0x99; 32],
         clock_ms: Some(1_790_000_000_000),
+        is_dated: false,
     };
     let domain_place = "d.0000000000000000";
     let vm_place = "v.77777777777777777777777777777777.0000000000000009";
@@ -260,7 +271,8 @@ fn the_records_of_the_document() {
     let Record::Publish { session, snapshot, sequence, manifest, .. } = publish.clone() else {
         unreachable!("it was made above")
     };
-    let without_clock = Record::Publish { session, snapshot, sequence, manifest, clock_ms: None };
+    let without_clock =
+        Record::Publish { session, snapshot, sequence, manifest, clock_ms: None, is_dated: false };
     assert_eq!(read(&example(document, 2), vm_place).unwrap(), without_clock);
     let place = "v.77777777777777777777777777777777.000000000000000a";
     assert!(read(&example(document, 1), place).is_err());

@@ -1,6 +1,6 @@
 //! Manifests: the description of one snapshot.
 //!
-//! Format: docs/formats/backup-manifest.md v4
+//! Format: docs/formats/backup-manifest.md v5
 //! Invariants
 //! - The Publish record names the hash of the whole file; the file carries a MAC.
 //! - Numbers that are added up later, or incremented, are bounded far below the end of their type.
@@ -9,7 +9,7 @@ use crate::catalog::fields::{MAX_SEQUENCE, SessionId, option, put_option};
 use crate::keys::{DomainKeys, MAC_BYTES};
 use crate::packs::home::PackHome;
 use crate::packs::pack::{FrameLocation, PackNumber};
-use crate::request::{BackupCounts, DiskMode, SnapshotId};
+use crate::request::{BackupCounts, CopyOrigin, DiskMode, SnapshotId};
 use crate::snapshot::recipe::{FrameRef, format::MAX_DISK_BYTES};
 use copal_chunk::ChunkId;
 use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
@@ -18,7 +18,10 @@ use copal_disk::source::BitmapState;
 use uuid::Uuid;
 
 pub(crate) const FORMAT: Format =
-    Format { magic: *b"COPALMAN", name: "manifest", oldest: 2, version: 4, known_flags: 0 };
+    Format { magic: *b"COPALMAN", name: "manifest", oldest: 2, version: 5, known_flags: 0 };
+
+/// A snapshot that is no copy keeps the older version, so its bytes do not change.
+const NO_COPY: Format = Format { version: 4, ..FORMAT };
 
 /// Version 2 has these counts in this order, without their names.
 const COUNTS_OF_2: usize = 13;
@@ -83,6 +86,8 @@ pub(crate) struct Manifest {
     pub(crate) vector: Option<[u8; 32]>,
     /// Reasons to doubt that it holds the complete disks.
     pub(crate) doubts: Vec<DiskDoubt>,
+    /// The snapshot of another repository that it is a copy of.
+    pub(crate) origin: Option<CopyOrigin>,
 }
 
 /// Name of the manifest's file in the VM's volume of manifests.
@@ -145,9 +150,15 @@ impl Manifest {
             bytes.put_prefixed(doubt.disk.as_bytes());
             bytes.put_prefixed(doubt.text.as_bytes());
         }
+        if let Some(origin) = &self.origin {
+            bytes.put_bytes(origin.repository.as_bytes());
+            bytes.put_bytes(&origin.snapshot.0);
+            bytes.put_u64(origin.created_ms);
+        }
         let mac = keys.mac(&file_name(self.snapshot), &bytes[ENVELOPE_LEN..]);
         bytes.put_bytes(&mac);
-        Envelope::seal(&FORMAT, 0, 0, &mut bytes);
+        let format = if self.origin.is_some() { &FORMAT } else { &NO_COPY };
+        Envelope::seal(format, 0, 0, &mut bytes);
         bytes
     }
 
@@ -231,6 +242,14 @@ pub(crate) fn parse(input: &mut Reader<'_>, version: u16) -> Result<Manifest, St
             });
         }
     }
+    let origin = match version {
+        0..5 => None,
+        _ => Some(CopyOrigin {
+            repository: Uuid::from_bytes(input.array().map_err(text)?),
+            snapshot: SnapshotId(input.array().map_err(text)?),
+            created_ms: input.u64().map_err(text)?,
+        }),
+    };
     Ok(Manifest {
         vm,
         snapshot,
@@ -244,6 +263,7 @@ pub(crate) fn parse(input: &mut Reader<'_>, version: u16) -> Result<Manifest, St
         tool,
         vector,
         doubts,
+        origin,
     })
 }
 
@@ -412,6 +432,7 @@ mod tests {
             tool: String::new(),
             vector: None,
             doubts: Vec::new(),
+            origin: None,
         }
     }
 

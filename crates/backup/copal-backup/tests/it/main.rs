@@ -31,5 +31,6 @@ mod progress;
 mod reads;
 mod roles;
 mod serving;
+mod snapshot_copies;
 mod workers;
 mod world;

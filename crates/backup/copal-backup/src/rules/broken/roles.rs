@@ -327,6 +327,7 @@ fn a_backup_key_chooses_neither_the_time_nor_the_id_of_an_existing_snapshot() {
                     sequence: state.next_sequence,
                     manifest: [0; 32],
                     clock_ms: Some(clock_ms),
+                    is_dated: false,
                 },
             );
         };
@@ -356,6 +357,29 @@ fn a_backup_key_chooses_neither_the_time_nor_the_id_of_an_existing_snapshot() {
         // A VM under two names would have each snapshot twice.
         scene.forge(LogName::Domain, &Record::VmAdded { vm: scene.vm, name: "again".into() });
         assert_eq!(scene.visible(), scene.snapshots);
+    }
+}
+
+#[test]
+fn a_backup_key_dates_no_copy() {
+    for layout in LAYOUTS {
+        let is_ignored = || {
+            let scene = RolesScene::new(layout);
+            let session = [9; 16];
+            let dated = Record::Publish {
+                session,
+                snapshot: SnapshotId([0x77; 16]),
+                sequence: 9,
+                manifest: [0; 32],
+                clock_ms: Some(1_000_000),
+                is_dated: true,
+            };
+            scene.forge(LogName::Vm(scene.vm), &Record::Open { session, base: None });
+            scene.forge(LogName::Vm(scene.vm), &dated);
+            scene.visible() == scene.snapshots
+        };
+        assert!(is_ignored());
+        assert!(!with(&[Flaw::NoSignature], is_ignored));
     }
 }
 

@@ -118,6 +118,7 @@ fn a_publish_record_of_a_fenced_session_is_ignored() {
             sequence: 0,
             manifest: [0; 32],
             clock_ms: None,
+            is_dated: false,
         },
     ];
     let entries: Vec<LogEntry> = records

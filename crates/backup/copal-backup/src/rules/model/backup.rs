@@ -90,6 +90,7 @@ pub(super) fn append_of_backup(fleet: &FleetState, host: usize, backup: &BackupR
                 sequence: backup.sequence,
                 manifest: [0; 32],
                 clock_ms: None,
+                is_dated: false,
             };
             Some(fleet.next(ModelLog::Vm(backup.vm), record))
         }
