@@ -45,7 +45,7 @@ pub use idle_marker::IdleMarker;
 pub use location::probe_place::ProbePlace;
 pub use location::{Access, OpenedStore, StoreLocation, StoreOptions, refuse_taken};
 pub use member_stack::MemberStack;
-pub use memory_shares::MemoryShares;
+pub use memory_shares::{MemoryShares, PairShares};
 pub use patience::Patience;
 pub use stack::Stack;
 pub use unfinished_store::{NewStore, UnfinishedStore};
