@@ -54,7 +54,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         let _ = recipe::DiskRoot::decode(bytes, Uuid::nil());
     }),
     ("manifest body", |bytes| {
-        for version in [2, manifest::FORMAT.version] {
+        for version in [2, 4, manifest::FORMAT.version] {
             let _ = manifest::parse(&mut Reader::new(bytes), version);
         }
     }),
