@@ -48,6 +48,11 @@ pub(crate) fn local_time(ms: u64) -> String {
     timestamp(ms).to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
 
+/// Local day.
+pub(crate) fn local_day(ms: u64) -> String {
+    timestamp(ms).to_zoned(TimeZone::system()).strftime("%Y-%m-%d").to_string()
+}
+
 /// Now, in milliseconds since 1970.
 pub(crate) fn now_ms() -> u64 {
     u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(0)

@@ -9,8 +9,12 @@ use crate::{
     signals::text_file,
 };
 use copal_backup::{RoleKey, Unlock};
+use parking_lot::Mutex;
 use std::{io::IsTerminal, path::Path};
 use zeroize::Zeroizing;
+
+/// The password that was typed for the first repository of this command; a second one is tried with it.
+static TYPED: Mutex<Option<Zeroizing<String>>> = Mutex::new(None);
 
 /// Longest password file.
 const FILE_BYTES: usize = 64 << 10;
@@ -77,7 +81,12 @@ pub(crate) fn for_open(common: &CommonArgs, encrypted: bool) -> Outcome<Unlock> 
              --key",
         ));
     }
-    Ok(Unlock::Password(prompt("password of the repository: ")?))
+    let mut typed = TYPED.lock();
+    let password = match typed.take() {
+        Some(password) => password,
+        None => prompt("password of the repository: ")?,
+    };
+    Ok(Unlock::Password(typed.insert(password).clone()))
 }
 
 /// The configured password, without a prompt.

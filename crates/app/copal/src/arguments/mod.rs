@@ -10,6 +10,7 @@ mod bitmap;
 mod client;
 mod cluster;
 mod cluster_process;
+mod copy;
 mod device;
 mod discard;
 mod export;
@@ -34,6 +35,7 @@ pub(crate) use cluster::{
     RebalanceCommand, StatusArgs, TransferWord,
 };
 pub(crate) use cluster_process::{DataArgs, MasterArgs, ServeArgs};
+pub(crate) use copy::CopyArgs;
 pub(crate) use device::{
     DeviceCommand, DeviceDfArgs, DeviceDumpArgs, DeviceFsckArgs, DeviceProbeArgs, DeviceProfileArgs,
     DeviceScrubArgs, InspectCommand,
@@ -181,6 +183,8 @@ pub(crate) enum CopalCommand {
     Nbd(NbdArgs),
     /// Mount snapshots as files in a directory
     Mount(MountArgs),
+    /// Copy snapshots to another repository
+    Copy(CopyArgs),
     /// Decode every chunk of a snapshot and compare it with its fingerprint
     Verify(VerifyArgs),
     /// Check the whole repository for damage
@@ -353,6 +357,9 @@ mod tests {
             "copal backup --vm NAME --qmp S --node sda=N --format raw --allow-smaller --full-every 30d",
             "copal backup --vm NAME --from-command ssh -C host dd --repo x if=/dev/vg/web",
             "copal accept 3fa8 latest --vm web",
+            "copal copy --repo R --vm NAME --since 30d --to s3://B/P --to-password-file F --dry-run",
+            "copal copy latest --vm NAME --to copal://H:7400/V?profile=F --json",
+            "copal copy --all --to R --to-key F",
             "copal bitmap ls --qmp S",
             "copal bitmap rm --qmp S --node N NAME",
             "copal bitmap rm --qmp S --node N --all",

@@ -63,6 +63,7 @@ fn marks(snapshot: &Snapshot) -> String {
     if !snapshot.doubts.is_empty() {
         marks.push(if snapshot.is_accepted { "accepted" } else { "doubtful" }.to_owned());
     }
+    marks.extend(copy_mark(snapshot));
     if snapshot.is_verified {
         marks.push("verified".to_owned());
     }
@@ -74,6 +75,16 @@ fn marks(snapshot: &Snapshot) -> String {
         _ => {}
     }
     marks.join(", ")
+}
+
+/// The snapshot that this one is a copy of, with its day if the time is another one.
+fn copy_mark(snapshot: &Snapshot) -> Option<String> {
+    let origin = snapshot.copied_from?;
+    let mark = format!("copy of {}", origin.snapshot.short());
+    match origin.created_ms == snapshot.created_ms {
+        true => Some(mark),
+        false => Some(format!("{mark} of {}", human::local_day(origin.created_ms))),
+    }
 }
 
 fn as_table(found: &[Snapshot]) -> String {
@@ -158,6 +169,14 @@ pub(super) fn ls(context: &CommandContext<'_>, ls: &LsArgs) -> Outcome<()> {
             if !words.is_empty() {
                 title.push_str(&format!("{name}: {}\n", human::visible(&words)));
             }
+        }
+        if let Some(origin) = snapshot.copied_from {
+            title.push_str(&format!(
+                "copy of: {} of {}, in the repository {}\n",
+                origin.snapshot,
+                human::local_time(origin.created_ms),
+                origin.repository
+            ));
         }
         for doubt in &snapshot.doubts {
             let word = if snapshot.is_accepted { "accepted" } else { "doubtful" };

@@ -7,6 +7,7 @@ mod backup;
 mod bitmap;
 mod check;
 mod cluster;
+mod copy;
 mod descriptors;
 mod device;
 mod device_profile;
@@ -99,6 +100,7 @@ pub(crate) fn run(arguments: &CopalArgs, output: &CommandOutput) -> Outcome<()> 
         CopalCommand::Restore(restore) => restore::run(&context, restore),
         CopalCommand::Nbd(words) => export::nbd(&context, words),
         CopalCommand::Mount(words) => export::mount(&context, words),
+        CopalCommand::Copy(copy) => copy::run(&context, copy),
         CopalCommand::Verify(verify) => check::verify(&context, verify),
         CopalCommand::Check(check) => check::check(&context, check),
         CopalCommand::Forget(forget) => forget::run(&context, forget),

@@ -171,6 +171,10 @@ impl Scene {
         if line.contains("dump 17") {
             line = line.replace("dump 17", &format!("dump {}", self.log_object()));
         }
+        let usb = self.house.path("mnt/usb/copal");
+        if line.contains("/mnt/usb/copal") && !usb.exists() {
+            self.house.good(["init", "--size", "64MiB", "--repo", usb.to_str().unwrap()]);
+        }
         if line.contains("key rm 5c1d5f2b") {
             let spare = self.house.word("spare.key");
             let made = self.house.summary(["key", "add", "--role", "backup", "--out", &spare]);

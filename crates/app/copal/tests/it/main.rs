@@ -14,6 +14,7 @@ mod cluster;
 mod cluster_examples;
 mod cluster_exports;
 mod comparators;
+mod copying;
 mod damage;
 mod device_probe;
 mod device_store;

@@ -33,6 +33,10 @@ fn a_disk_of_100_gb_takes_less_than_100_mb_of_memory() {
     let backup = house.backup("big", &image);
     let again = house.backup("big", &image);
     assert_eq!(again["counts"]["new_bytes"], 0);
+    let other = house.word("other");
+    house.good(["init", "--repo", &other]);
+    let copy = house.summary(["copy", "--all", "--to", &other]);
+    assert_eq!((&copy["copied"], &copy["failed"]), (&2.into(), &0.into()), "{copy}");
     let target = house.word("out");
     let restore = house.summary(["restore", &id(&backup), "--target", &target]);
     let restored = File::open(&target).unwrap();
@@ -47,8 +51,11 @@ fn a_disk_of_100_gb_takes_less_than_100_mb_of_memory() {
     let forget = house.summary(["forget", &id(&backup)]);
     let prune = house.summary(["prune"]);
     let check = house.summary(["check", "--read-data"]);
-    let all = [&backup, &again, &restore, &forget, &prune, &check].map(peak);
-    assert!(all.iter().all(|peak| *peak <= CEILING), "backup, again, restore, forget, prune, check: {all:?}");
+    let all = [&backup, &again, &copy, &restore, &forget, &prune, &check].map(peak);
+    assert!(
+        all.iter().all(|peak| *peak <= CEILING),
+        "backup, again, copy, restore, forget, prune, check: {all:?}"
+    );
 }
 
 /// More threads than this machine has processors, under a limit of the kernel. The kernel counts page cache, too, but not

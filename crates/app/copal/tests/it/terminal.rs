@@ -3,17 +3,22 @@
 
 use crate::{
     disks::{Disk, MIB},
-    harness::House,
+    harness::{House, PASSWORD},
 };
 use std::{
     ffi::OsStr,
+    io::Write,
     process::{Command, Stdio},
 };
 
 /// Runs `copal` in a terminal; returns standard output and error together.
-#[expect(clippy::print_stderr, reason = "a skipped test says so")]
 fn in_terminal(house: &House, words: &[&str]) -> Option<String> {
-    let copal = house.command(words);
+    typed_in_terminal(&house.command(words), "")
+}
+
+/// Runs `copal` in a terminal on which these lines are typed.
+#[expect(clippy::print_stderr, reason = "a skipped test says so")]
+fn typed_in_terminal(copal: &Command, lines: &str) -> Option<String> {
     let quoted = |word: &OsStr| format!("'{}'", word.to_str().unwrap());
     let line: Vec<String> =
         std::iter::once(copal.get_program()).chain(copal.get_args()).map(quoted).collect();
@@ -21,17 +26,21 @@ fn in_terminal(house: &House, words: &[&str]) -> Option<String> {
     command
         .args(["--quiet", "--return", "--command", &line.join(" "), "/dev/null"])
         .env("TERM", "xterm")
-        .stdin(Stdio::null());
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     for (name, value) in copal.get_envs() {
         match value {
             Some(value) => command.env(name, value),
             None => command.env_remove(name),
         };
     }
-    let Ok(done) = command.output() else {
+    let Ok(mut running) = command.spawn() else {
         eprintln!("skipped: no terminal to be had here (`script` of util-linux makes one)");
         return None;
     };
+    running.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    let done = running.wait_with_output().unwrap();
     let text = String::from_utf8_lossy(&done.stdout).into_owned();
     assert_eq!(done.status.code(), Some(0), "{text}");
     Some(text)
@@ -62,4 +71,19 @@ fn a_terminal_gets_a_bar_with_bytes_rate_and_eta_and_keeps_only_the_result() {
     let json: Vec<&str> = ["--json"].into_iter().chain(backup).collect();
     let text = in_terminal(&house, &json).unwrap();
     assert!(text.lines().all(|line| line.starts_with('{')), "{text:?}");
+}
+
+/// The password that is typed opens both repositories of a copy.
+#[test]
+fn a_copy_asks_once_for_the_password() {
+    let house = House::encrypted();
+    let other = house.word("other");
+    house.good(["init", "--size", "64MiB", "--repo", &other]);
+    let mut copy = house.command(["copy", "--all", "--to", &other]);
+    copy.env_remove("COPAL_PASSWORD_FILE");
+    let Some(text) = typed_in_terminal(&copy, &format!("{PASSWORD}\n")) else {
+        return;
+    };
+    assert_eq!(text.matches("password of the repository").count(), 1, "{text}");
+    assert!(text.contains("0 snapshots copied"), "{text}");
 }

@@ -73,6 +73,28 @@ fn commands_on_a_repository_print_the_fields_of_the_golden_file() {
 }
 
 #[test]
+fn copies_print_the_fields_of_the_golden_file() {
+    let house = House::empty();
+    let mut record = Record::new("copy", &house.path(""));
+    house.good(["init", "--size", "64MiB"]);
+    let other = house.word("other");
+    house.good(["init", "--size", "64MiB", "--repo", &other]);
+    let mut disk = Disk::create(&house.path("disk.raw"), 4 * MIB, 232);
+    let image = house.word("disk.raw");
+    house.good(["backup", "--vm", "web", "--tag", "nightly", &image]);
+    disk.mutate(3);
+    let second = id(&house.summary(["backup", "--vm", "web", &image]));
+    record.run(&house, ["copy", "--to", &other]);
+    record.run(&house, ["copy", "--all", "--to", &house.word("repository")]);
+    record.run(&house, ["copy", "--all", "--to", &house.word("none")]);
+    record.run(&house, ["copy", "--all", "--to", &other, "--dry-run"]);
+    record.run(&house, ["copy", &second, "--to", &other]);
+    record.run(&house, ["copy", "--vm", "web", "--to", &other]);
+    record.run(&house, ["snapshots", "--repo", &other]);
+    record.compare();
+}
+
+#[test]
 fn commands_that_fail_print_the_fields_of_the_golden_file() {
     let house = House::empty();
     let mut record = Record::new("failures", &house.path(""));
