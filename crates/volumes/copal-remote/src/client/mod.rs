@@ -2,7 +2,8 @@
 //!
 //! Invariants
 //! - A request is sent once: no layer of OpenDAL repeats it.
-//! - A call ends when the command is stopped, and when no byte came for [`SILENCE`].
+//! - A call ends when the command is stopped, and when no byte came for [`SILENCE`]. Calls that begin after the stop share
+//!   [`TIDYING`].
 
 mod answers;
 mod server_clock;
@@ -24,7 +25,12 @@ use opendal::{
 };
 use parking_lot::Mutex;
 use server_clock::ServerClock;
-use std::{fs, ops::Range, sync::Arc, time::Duration};
+use std::{
+    fs,
+    ops::Range,
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant},
+};
 use transport::{AnswerFacts, LimitedTransport, with_facts};
 
 /// Reads code and date of an answer.
@@ -39,6 +45,8 @@ const SILENCE: Duration = Duration::from_secs(60);
 const CONNECT: Duration = Duration::from_secs(15);
 /// Between two looks whether the command was stopped.
 const LOOK: Duration = Duration::from_millis(50);
+/// Time of a stopped command for requests that tidy up: an export removes its pin, a backup ends its session.
+const TIDYING: Duration = Duration::from_secs(5);
 /// Bytes of a part of an upload.
 const PART_BYTES: usize = 8 << 20;
 /// Most objects of one page that providers give.
@@ -56,6 +64,8 @@ struct ClientState {
     runtime: tokio::runtime::Runtime,
     clock: Arc<ServerClock>,
     stop: StopSignal,
+    /// When a call first noticed that the command was stopped.
+    stopped: OnceLock<Instant>,
     /// The last failure that no further try would have helped.
     failure: Mutex<Option<RemoteError>>,
 }
@@ -97,8 +107,15 @@ impl RemoteClient {
                     format!("cannot start threads for requests: {error}"),
                 )
             })?;
-        let shared =
-            ClientState { url: url.clone(), operator, runtime, clock, stop, failure: Mutex::default() };
+        let shared = ClientState {
+            url: url.clone(),
+            operator,
+            runtime,
+            clock,
+            stop,
+            stopped: OnceLock::new(),
+            failure: Mutex::default(),
+        };
         Ok(RemoteClient { shared: Arc::new(shared) })
     }
 
@@ -112,16 +129,21 @@ impl RemoteClient {
         self.shared.failure.lock().clone()
     }
 
-    /// Runs a request on this thread; ends early when the command is stopped.
+    /// Runs a request on this thread; ends early when the command is stopped meanwhile, and soon when it was before.
     fn call<T>(
         &self,
         request: impl Future<Output = opendal::Result<T>>,
     ) -> Result<(T, AnswerFacts), ServiceError> {
         let shared = &self.shared;
         let stopped = async {
+            if (shared.stop)() {
+                let since = *shared.stopped.get_or_init(Instant::now);
+                return tokio::time::sleep_until((since + TIDYING).into()).await;
+            }
             while !(shared.stop)() {
                 tokio::time::sleep(LOOK).await;
             }
+            shared.stopped.get_or_init(Instant::now);
         };
         shared.runtime.block_on(async {
             tokio::select! {

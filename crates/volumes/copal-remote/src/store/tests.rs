@@ -357,6 +357,30 @@ fn a_stopped_command_waits_for_no_answer() {
     server.server.clear_faults();
 }
 
+/// Symptom: an export that ended by SIGTERM left its pin, so its snapshot could not be forgotten for ten minutes. Cause: no
+/// request of a stopped command was sent. Fix: requests that begin after the stop are sent once, within a few seconds.
+#[test]
+fn a_stopped_command_can_remove_its_files() {
+    let server = TestServer::start();
+    let text = format!("s3://{BUCKET}/p?endpoint={}&region=us-east-1", server.server.url());
+    let url = RemoteUrl::parse(&text).unwrap().unwrap();
+    let is_stopped = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let signal = is_stopped.clone();
+    let stop: StopSignal = Arc::new(move || signal.load(Relaxed));
+    let client = RemoteClient::with_keys(&url, "ak", "sk", stop.clone()).unwrap();
+    let store = RemoteStore::on(client, 8, Duration::from_secs(60), stop).unwrap();
+    let vid = volume(&store);
+    let info = put(&store, vid, b"pin", 10).unwrap();
+    is_stopped.store(true, Relaxed);
+    store.delete(vid, b"pin", info.fid).unwrap();
+    assert_eq!(server.files(), [] as [String; 0]);
+    // Without an answer no second request is sent.
+    server.server.set_faults(|_| NetworkFault::LoseRequest);
+    server.server.take_requests();
+    assert!(put(&store, vid, b"n", 10).is_err());
+    assert_eq!(server.server.requests().len(), 1);
+}
+
 /// Symptom: another host deleted a name and used it again, and a host that had read it kept its old bytes. Cause: short
 /// objects were answered from memory. Fix: memory answers one read after each list that showed the object.
 #[test]
