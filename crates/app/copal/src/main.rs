@@ -97,10 +97,14 @@ fn complaint(text: &str) -> String {
 /// A store that cannot grow ends the command with its own sentence, so its log line is suppressed.
 const DEFAULT_LOG: &str = "warn,copal_object::resize::grow=error";
 
+/// Libraries whose lines could show parts of requests to an object store, such as a session token.
+const SILENT: [&str; 4] = ["h2=off", "hyper=off", "hyper_util=off", "rustls=off"];
+
 /// Logs warnings and errors of the libraries to standard error; `COPAL_LOG` sets another filter.
 fn start_logging() {
     use tracing_subscriber::EnvFilter;
     let filter = EnvFilter::try_from_env("COPAL_LOG").unwrap_or_else(|_| EnvFilter::new(DEFAULT_LOG));
+    let filter = SILENT.iter().filter_map(|words| words.parse().ok()).fold(filter, EnvFilter::add_directive);
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

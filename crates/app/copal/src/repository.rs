@@ -264,8 +264,7 @@ fn init_in_object_store(
     remote::check_properties(common, url)?;
     let unlock = password::for_init(common)?;
     let options = InitOptions { layout, profile: chunking, ..InitOptions::new(unlock) };
-    let made = Repository::init(Arc::new(store.clone()), IndexHome::Memory, &options);
-    let repository = made.map_err(|error| remote::explained(&store, error.into()))?;
+    let repository = Repository::init(Arc::new(store), IndexHome::Memory, &options)?;
     if let Some(place) = CachePlace::find(common, repository.info().domain)? {
         place.note_checked(url);
     }
@@ -446,23 +445,20 @@ fn open_in_object_store(
     index: impl FnOnce(Option<&CachePlace>) -> Option<Stack>,
 ) -> Outcome<OpenRepository> {
     let store = remote::connect(common, url)?;
-    let opened = (|| {
-        let found = Repository::find(Arc::new(store.clone()))?.ok_or(copal_backup::Error::NoRepository)?;
-        let place = CachePlace::find(common, found.domain())?;
-        check_once(common, url, access, place.as_ref())?;
-        let objects = place.as_ref().filter(|_| view != RemoteView::Stored).and_then(CachePlace::objects);
-        if let Some(objects) = objects {
-            store.use_cache(objects);
-        }
-        let cache = index(place.as_ref());
-        let home = cache.as_ref().map_or(IndexHome::Memory, |stack| IndexHome::Kv(stack.kv().clone()));
-        let found = match view {
-            RemoteView::AtStart | RemoteView::Indexed => found.as_of_now(),
-            RemoteView::Current | RemoteView::Stored => found,
-        };
-        Ok((open_found(common, found, home)?, cache))
-    })();
-    let (repository, cache) = opened.map_err(|failure| remote::explained(&store, failure))?;
+    let found = Repository::find(Arc::new(store.clone()))?.ok_or(copal_backup::Error::NoRepository)?;
+    let place = CachePlace::find(common, found.domain())?;
+    check_once(common, url, access, place.as_ref())?;
+    let objects = place.as_ref().filter(|_| view != RemoteView::Stored).and_then(CachePlace::objects);
+    if let Some(objects) = objects {
+        store.use_cache(objects);
+    }
+    let cache = index(place.as_ref());
+    let home = cache.as_ref().map_or(IndexHome::Memory, |stack| IndexHome::Kv(stack.kv().clone()));
+    let found = match view {
+        RemoteView::AtStart | RemoteView::Indexed => found.as_of_now(),
+        RemoteView::Current | RemoteView::Stored => found,
+    };
+    let repository = open_found(common, found, home)?;
     if !repository.info().layout.is_fleet() {
         return Err(Failure::new(
             exit::DENIED,

@@ -2,7 +2,7 @@
 //!
 //! Invariant: no sentence holds a header, a signature or a secret: they are made from the status and the code of an answer.
 
-use copal_volume::VolumeError;
+use copal_volume::{RefusalCause, VolumeError};
 
 /// Kind of failure; each has one exit code and one kind of remedy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +46,13 @@ impl From<RemoteError> for VolumeError {
         let reason = error.sentence;
         match error.failure {
             RemoteFailure::Network => VolumeError::Deadline { reason },
-            RemoteFailure::Stopped | RemoteFailure::Archived => VolumeError::Unavailable { reason },
-            _ => VolumeError::Denied { reason },
+            RemoteFailure::Stopped => VolumeError::Unavailable { reason },
+            RemoteFailure::Credentials => VolumeError::Refused { cause: RefusalCause::Credentials, reason },
+            RemoteFailure::Bucket => VolumeError::Refused { cause: RefusalCause::Bucket, reason },
+            RemoteFailure::Archived => VolumeError::Refused { cause: RefusalCause::Archived, reason },
+            RemoteFailure::Usage | RemoteFailure::Denied | RemoteFailure::Unsuitable => {
+                VolumeError::Denied { reason }
+            }
         }
     }
 }

@@ -58,6 +58,14 @@ pub enum VolumeError {
         /// Reason of the refusal.
         reason: String,
     },
+    /// An object store of other people serves nothing until a person has acted.
+    #[error("{reason}")]
+    Refused {
+        /// Kind of reason.
+        cause: RefusalCause,
+        /// The reason, and the act that helps.
+        reason: String,
+    },
     /// Temporarily impossible; the same call may work later.
     #[error("unavailable: {reason}; try again")]
     Unavailable {
@@ -110,6 +118,17 @@ pub enum VolumeError {
         /// Broken rule.
         reason: String,
     },
+}
+
+/// Reason for which an object store of other people serves nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RefusalCause {
+    /// It does not accept the credentials.
+    Credentials,
+    /// There is no such bucket.
+    Bucket,
+    /// The file is in an archive.
+    Archived,
 }
 
 impl VolumeError {

@@ -33,7 +33,7 @@ mod store;
 mod token_bucket;
 
 pub use clock::{Clock, ManualClock, ReferenceClock, SystemClock};
-pub use error::VolumeError;
+pub use error::{RefusalCause, VolumeError};
 pub use ids::{FileId, FileIds, LAST_CLOCK_MS, LAST_ID_MS, MAX_MS, OpId, VolumeId, random_incarnation};
 pub use limits::{
     MAX_BATCH_BYTES, MAX_FILE_BYTES, MAX_FILE_NAME_BYTES, MAX_METADATA_BYTES, MAX_VOLUME_DEPTH,

@@ -89,6 +89,10 @@ pub(crate) struct CommonArgs {
     /// Most bytes of the cache of one repository [default: 2G]
     #[arg(long, global = true, value_name = "SIZE", value_parser = human::parse_bytes)]
     pub(crate) cache_limit: Option<u64>,
+    /// File of the credentials of an object store, which only you may read (default: the environment and the files of the
+    /// provider's tools). It is like ~/.aws/credentials for s3://, the account key for az://, the JSON of a key for gs://
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) credentials: Option<PathBuf>,
     /// Use pread and pwrite even if the kernel has io_uring
     #[arg(long, global = true)]
     pub(crate) no_io_uring: bool,

@@ -41,7 +41,7 @@ use crate::{
     meter::ProgressMeter,
     output::{CommandOutput, write_out},
     pins::ExportPins,
-    place::RepositoryPlace,
+    place::{RepositoryPlace, remote},
     repository::{self, OpenRepository, RemoteView},
     signals,
 };
@@ -86,6 +86,7 @@ pub(crate) fn run(arguments: &CopalArgs, output: &CommandOutput) -> Outcome<()> 
         }
         _ => {}
     }
+    remote::check_command(arguments)?;
     let wait = match &arguments.command {
         // There, `--wait` names a state of the cluster instead of a time.
         CopalCommand::Status(_) => Duration::ZERO,

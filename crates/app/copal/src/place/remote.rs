@@ -1,18 +1,71 @@
 //! Repositories in an object store: connecting, properties, failures.
 
 use crate::{
-    arguments::CommonArgs,
+    arguments::{CommonArgs, CopalArgs, CopalCommand, PdsCommand, VmCommand},
     failure::{Failure, Outcome, exit},
+    place::RepositoryPlace,
     signals,
 };
-use copal_remote::{ProbeReport, RemoteError, RemoteFailure, RemoteOptions, RemoteStore, RemoteUrl};
-use std::{sync::Arc, time::Duration};
+use copal_remote::{
+    ProbeReport, RemoteError, RemoteFailure, RemoteOptions, RemoteStore, RemoteUrl, is_remote,
+};
+use std::{path::Path, sync::Arc, time::Duration};
 
 /// Time after which a request is given up, unless `--retry-for` says otherwise.
 const RETRY_FOR: Duration = Duration::from_secs(15 * 60);
 
 fn options(common: &CommonArgs) -> RemoteOptions {
-    RemoteOptions { retry_for: common.retry_for.unwrap_or(RETRY_FOR), stop: Arc::new(signals::is_caught) }
+    RemoteOptions {
+        retry_for: common.retry_for.unwrap_or(RETRY_FOR),
+        stop: Arc::new(signals::is_caught),
+        credentials: common.credentials.clone(),
+    }
+}
+
+/// Refuses a command before it begins: options that its repository does not take, and deletions that the credentials do
+/// not permit.
+/// # Errors
+/// Usage; `denied`: nothing was changed.
+pub(crate) fn check_command(arguments: &CopalArgs) -> Outcome<()> {
+    refuse_credentials(&arguments.common)?;
+    let is_deletion = match &arguments.command {
+        CopalCommand::Forget(words) => !words.dry_run,
+        CopalCommand::Prune(words) => !words.dry_run,
+        CopalCommand::Delete(words) => !words.dry_run,
+        CopalCommand::Vm(VmCommand::Rm(_)) | CopalCommand::Pds(PdsCommand::Prune(_)) => true,
+        _ => false,
+    };
+    match &arguments.common.repo {
+        Some(named) if is_deletion => refuse_deletion(&arguments.common, named),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses to delete without the right, rather than in the middle of the work.
+fn refuse_deletion(common: &CommonArgs, named: &Path) -> Outcome<()> {
+    let Some(RepositoryPlace::Remote(url)) = RepositoryPlace::shared(named)? else { return Ok(()) };
+    match connect(common, &url)?.may_delete().map_err(of_remote)? {
+        true => Ok(()),
+        false => Err(Failure::new(
+            exit::DENIED,
+            "denied",
+            format!(
+                "{url}: these credentials may not delete, so all snapshots and their objects stay; run the command with \
+                 credentials that may"
+            ),
+        )),
+    }
+}
+
+fn refuse_credentials(common: &CommonArgs) -> Outcome<()> {
+    let is_elsewhere = |named: &Path| is_remote(&named.to_string_lossy());
+    match common.credentials.is_none() || common.repo.as_deref().is_some_and(is_elsewhere) {
+        true => Ok(()),
+        false => Err(Failure::usage(
+            "--credentials are for a repository in an object store; leave it out, or give --repo s3://BUCKET/PREFIX, az:// \
+             or gs://",
+        )),
+    }
 }
 
 /// A store at the address; sends no request.
@@ -66,13 +119,4 @@ pub(crate) fn of_remote(error: RemoteError) -> Failure {
         RemoteFailure::Stopped => (exit::INTERRUPTED, "cancelled"),
     };
     Failure::new(exit_code, code, error.to_string())
-}
-
-/// The failure of a command, with the exit code of the object store's own failure, if that was the cause.
-pub(crate) fn explained(store: &RemoteStore, failure: Failure) -> Failure {
-    let is_of_store = matches!(failure.exit_code, exit::DENIED | exit::TOO_FEW);
-    match store.last_failure() {
-        Some(error) if is_of_store => of_remote(error),
-        _ => failure,
-    }
 }

@@ -4,7 +4,7 @@ use crate::harness::{House, Run};
 use copal_testkit::{KeyRights, NetworkFault, ObjectServer};
 use std::{path::PathBuf, process::Command};
 
-const SECRET: &str = "a-secret-that-nobody-prints";
+pub(crate) const SECRET: &str = "a-secret-that-nobody-prints";
 
 /// A bucket, and hosts that keep one repository in it.
 pub(crate) struct Bucket {
@@ -18,7 +18,7 @@ impl Bucket {
         Bucket { server }
     }
 
-    fn url(&self) -> PathBuf {
+    pub(crate) fn url(&self) -> PathBuf {
         format!("s3://vms/office?endpoint={}&region=us-east-1", self.server.url()).into()
     }
 
@@ -53,7 +53,7 @@ pub(crate) fn good(host: &House, words: &[&str]) -> String {
     String::from_utf8(run.stdout).unwrap()
 }
 
-fn bad(host: &House, words: &[&str], code: i32) -> String {
+pub(crate) fn bad(host: &House, words: &[&str], code: i32) -> String {
     let run = run(host, words);
     assert_eq!(run.code, Some(code), "{words:?}: {}{}", String::from_utf8_lossy(&run.stdout), run.stderr);
     run.stderr

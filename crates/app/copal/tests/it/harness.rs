@@ -88,6 +88,11 @@ impl House {
         House { encrypted: false, elsewhere: Some(path.to_owned()), ..House::empty() }
     }
 
+    /// An encrypted repository at another location, to be created.
+    pub(crate) fn at(path: &Path) -> House {
+        House { elsewhere: Some(path.to_owned()), ..House::empty() }
+    }
+
     /// For tests whose next command would conflict with the last one's ring.
     pub(crate) fn without_ring(self) -> House {
         House { has_ring: false, ..self }

@@ -15,6 +15,7 @@ mod cluster_examples;
 mod cluster_exports;
 mod comparators;
 mod copying;
+mod credentials;
 mod damage;
 mod device_probe;
 mod device_store;

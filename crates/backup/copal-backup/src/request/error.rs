@@ -6,7 +6,7 @@ use crate::keys::role::KeyId;
 use crate::request::open_session::OpenSession;
 use copal_disk::source::SourceError;
 use copal_disk::target::TargetError;
-use copal_volume::VolumeError;
+use copal_volume::{RefusalCause, VolumeError};
 
 /// Every way in which an operation on a repository can end early.
 #[derive(Debug, thiserror::Error)]
@@ -159,12 +159,28 @@ pub enum Error {
     /// The store is full.
     #[error("the store is full and cannot grow; forget snapshots and run `copal prune`, or make room for it")]
     NoSpace,
+    /// An object store of other people serves nothing until a person has acted.
+    #[error("{reason}")]
+    Refused {
+        /// Kind of reason.
+        cause: RefusalCause,
+        /// The reason, and the act that helps.
+        reason: String,
+    },
     /// Another error of the store.
-    #[error("the store failed: {0}")]
+    #[error("{}", sentence_of(.0))]
     Volume(#[source] VolumeError),
     /// The index failed; it can be deleted and rebuilt.
     #[error("the chunk index failed: {0}; `copal repair index` rebuilds it")]
     Index(#[source] copal_kv::Error),
+}
+
+/// A store that refuses has not failed.
+fn sentence_of(error: &VolumeError) -> String {
+    match error {
+        VolumeError::Denied { reason } => format!("the store does not permit it: {reason}"),
+        error => format!("the store failed: {error}"),
+    }
 }
 
 /// The command that lists objects of this kind.
@@ -183,6 +199,7 @@ impl From<VolumeError> for Error {
         match error {
             VolumeError::NoSpace => Error::NoSpace,
             VolumeError::Corrupt { what } => Error::Damaged { what: "a stored file".into(), detail: what },
+            VolumeError::Refused { cause, reason } => Error::Refused { cause, reason },
             other => Error::Volume(other),
         }
     }
@@ -203,13 +220,14 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::Ambiguous { .. } | Error::WhichVm { .. } => 2,
-            Error::Source { .. } => 3,
-            Error::NoRepository => 10,
+            Error::Source { .. } | Error::Refused { cause: RefusalCause::Archived, .. } => 3,
+            Error::NoRepository | Error::Refused { cause: RefusalCause::Bucket, .. } => 10,
             Error::Busy { .. } | Error::SessionOpen { .. } | Error::Fenced => 11,
             Error::WrongPassword { .. }
             | Error::WrongKey { .. }
             | Error::PasswordNeeded
-            | Error::PasswordNotUsed => 12,
+            | Error::PasswordNotUsed
+            | Error::Refused { cause: RefusalCause::Credentials, .. } => 12,
             Error::Damaged { .. } | Error::SelfCheck => 20,
             Error::Index(error) if error.is_corruption() => 20,
             Error::Denied { .. }
@@ -251,6 +269,9 @@ impl Error {
             Error::FellBack { .. } => "fell_back",
             Error::Cancelled { .. } => "cancelled",
             Error::NoSpace => "no_space",
+            Error::Refused { cause: RefusalCause::Credentials, .. } => "credentials",
+            Error::Refused { cause: RefusalCause::Bucket, .. } => "no_bucket",
+            Error::Refused { cause: RefusalCause::Archived, .. } => "archived",
             Error::Volume(_) => "store",
             Error::Index(_) => "index",
         }

@@ -19,6 +19,14 @@ pub(super) fn meaning_of(url: &RemoteUrl, error: &opendal::Error, facts: &Answer
     }
 }
 
+/// Codes of session tokens that are not valid any more.
+const EXPIRED: [&str; 4] = ["ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired"];
+
+/// Whether credentials that are read again may be valid.
+pub(super) fn is_expired(kind: CloudKind, facts: &AnswerFacts) -> bool {
+    EXPIRED.contains(&facts.code.as_str()) || (kind == CloudKind::Google && facts.status == Some(401))
+}
+
 fn fail(failure: RemoteFailure, sentence: String) -> ServiceError {
     ServiceError::Final(RemoteError::new(failure, sentence))
 }
@@ -48,7 +56,10 @@ fn of_answer(url: &RemoteUrl, error: &opendal::Error, status: u16, facts: &Answe
             };
             fail(RemoteFailure::Bucket, format!("{url}: the bucket is {place}; add ?region= to the address"))
         }
-        (_, "InvalidAccessKeyId" | "InvalidToken" | "UnrecognizedClientException") => fail(
+        (_, code) if EXPIRED.contains(&code) => {
+            fail(RemoteFailure::Credentials, format!("{url}: the session token has expired; get a new one"))
+        }
+        (_, "InvalidAccessKeyId" | "UnrecognizedClientException") => fail(
             RemoteFailure::Credentials,
             format!("{url}: the store does not know this access key ({shown}); check the credentials"),
         ),
@@ -62,9 +73,6 @@ fn of_answer(url: &RemoteUrl, error: &opendal::Error, status: u16, facts: &Answe
                 "{url}: the clock of this machine differs from the store's by more than it permits; set the clock"
             ),
         ),
-        (_, "ExpiredToken" | "TokenRefreshRequired") => {
-            fail(RemoteFailure::Credentials, format!("{url}: the session token has expired; get a new one"))
-        }
         (_, "InvalidObjectState" | "BlobArchived") => fail(
             RemoteFailure::Archived,
             format!(
@@ -149,7 +157,10 @@ fn without_answer(url: &RemoteUrl, error: &opendal::Error) -> ServiceError {
             CloudKind::Azure => "AZURE_STORAGE_ACCOUNT_KEY",
             CloudKind::Google => "GOOGLE_APPLICATION_CREDENTIALS",
         };
-        return fail(RemoteFailure::Credentials, format!("{url}: no credentials found; set {names}"));
+        return fail(
+            RemoteFailure::Credentials,
+            format!("{url}: no credentials found; set {names}, or name a file with --credentials"),
+        );
     }
     if error.kind() == ErrorKind::ConfigInvalid {
         return fail(

@@ -1,11 +1,13 @@
 //! Requests to S3, Azure and Google by OpenDAL.
 //!
 //! Invariants
-//! - A request is sent once: no layer of OpenDAL repeats it.
+//! - A request is sent once: no layer of OpenDAL repeats it. One that is refused because the session token has expired is
+//!   sent once more with credentials that were read again.
 //! - A call ends when the command is stopped, and when no byte came for [`SILENCE`]. Calls that begin after the stop share
 //!   [`TIDYING`].
 
 mod answers;
+mod credentials;
 mod server_clock;
 mod transport;
 
@@ -13,21 +15,21 @@ use crate::{
     error::{RemoteError, RemoteFailure},
     retry::StopSignal,
     service::{ListedObject, ListedPage, ObjectFront, ObjectService, ObjectTag, ObjectUpload, ServiceError},
-    url::{CloudKind, RemoteUrl},
+    url::RemoteUrl,
 };
-use answers::meaning_of;
+use answers::{is_expired, meaning_of};
 use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt, TryStreamExt};
 use opendal::{
-    HttpTransporter, OperationContext, Operator, Writer,
+    Capability, HttpTransporter, Lister, OperationContext, Operator, Writer,
     options::{DeleteOptions, ListOptions, ReaderOptions, WriteOptions},
-    services,
 };
-use parking_lot::Mutex;
+use parking_lot::RwLock;
 use server_clock::ServerClock;
 use std::{
     fs,
     ops::Range,
+    path::Path,
     sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
@@ -60,22 +62,38 @@ pub(crate) struct RemoteClient {
 
 struct ClientState {
     url: RemoteUrl,
-    operator: Operator,
+    /// The operator, and how often the credentials were read again.
+    operator: RwLock<(u64, Operator)>,
+    /// Makes an operator with the credentials that the source holds now.
+    connect: Box<ConnectFn>,
     runtime: tokio::runtime::Runtime,
     clock: Arc<ServerClock>,
     stop: StopSignal,
     /// When a call first noticed that the command was stopped.
     stopped: OnceLock<Instant>,
-    /// The last failure that no further try would have helped.
-    failure: Mutex<Option<RemoteError>>,
+}
+
+type ConnectFn = dyn Fn() -> Result<Operator, RemoteError> + Send + Sync;
+
+/// A request without success.
+struct FailedCall {
+    meaning: ServiceError,
+    /// Other credentials of the same source may help.
+    is_expired: bool,
 }
 
 impl RemoteClient {
-    /// A client of the address; sends nothing.
+    /// A client of the address; sends nothing. `credentials`: file instead of the environment.
     /// # Errors
-    /// `Usage`: address or certificate file cannot be used; `Network`: no threads.
-    pub(crate) fn new(url: &RemoteUrl, stop: StopSignal) -> Result<RemoteClient, RemoteError> {
-        RemoteClient::on(url, operator_of(url)?, stop)
+    /// `Usage`: address or certificate file cannot be used; `Credentials`: their file cannot; `Network`: no threads.
+    pub(crate) fn new(
+        url: &RemoteUrl,
+        credentials: Option<&Path>,
+        stop: StopSignal,
+    ) -> Result<RemoteClient, RemoteError> {
+        let (of_operator, file) = (url.clone(), credentials.map(Path::to_owned));
+        let connect = move || credentials::operator_of(&of_operator, file.as_deref());
+        RemoteClient::on(url, Box::new(connect), stop)
     }
 
     /// Like [`RemoteClient::new`] for S3, with these keys instead of those of the environment.
@@ -86,16 +104,19 @@ impl RemoteClient {
         secret: &str,
         stop: StopSignal,
     ) -> Result<RemoteClient, RemoteError> {
-        let builder = s3_builder(url).access_key_id(id).secret_access_key(secret).disable_config_load();
-        RemoteClient::on(url, Operator::new(builder).map_err(|_| usage(url, "no operator"))?, stop)
+        let keyed =
+            credentials::s3_builder(url).access_key_id(id).secret_access_key(secret).disable_config_load();
+        let operator = Operator::new(keyed).map_err(|_| usage(url, "no operator"))?;
+        RemoteClient::on(url, Box::new(move || Ok(operator.clone())), stop)
     }
 
-    fn on(url: &RemoteUrl, operator: Operator, stop: StopSignal) -> Result<RemoteClient, RemoteError> {
+    fn on(url: &RemoteUrl, connect: Box<ConnectFn>, stop: StopSignal) -> Result<RemoteClient, RemoteError> {
+        let operator = connect()?;
         let clock = Arc::new(ServerClock::default());
         let http = http_client(url)?;
         let transport = LimitedTransport::new(http, url.connections, url.rps, clock.clone());
         let context = OperationContext::new().with_http_transport(HttpTransporter::new(transport));
-        let operator = operator.with_context(context);
+        let operator = operator.with_context(context.clone());
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .thread_name("copal-remote")
@@ -109,12 +130,12 @@ impl RemoteClient {
             })?;
         let shared = ClientState {
             url: url.clone(),
-            operator,
+            operator: RwLock::new((0, operator)),
+            connect: Box::new(move || Ok(connect()?.with_context(context.clone()))),
             runtime,
             clock,
             stop,
             stopped: OnceLock::new(),
-            failure: Mutex::default(),
         };
         Ok(RemoteClient { shared: Arc::new(shared) })
     }
@@ -124,16 +145,35 @@ impl RemoteClient {
         self.shared.clock.offset()
     }
 
-    /// The last failure that no further try would have helped.
-    pub(crate) fn last_failure(&self) -> Option<RemoteError> {
-        self.shared.failure.lock().clone()
+    /// Runs a request; once more with credentials that were read again, if those at hand have expired.
+    fn call<T, F: Future<Output = opendal::Result<T>>>(
+        &self,
+        request: impl Fn(Operator) -> F,
+    ) -> Result<(T, AnswerFacts), ServiceError> {
+        let (age, operator) = self.shared.operator.read().clone();
+        let renewed = match self.call_once(request(operator)) {
+            Err(failed) if failed.is_expired => self.renewed(age).map_err(ServiceError::Final)?,
+            answer => return answer.map_err(|failed| failed.meaning),
+        };
+        self.call_once(request(renewed)).map_err(|failed| failed.meaning)
+    }
+
+    /// An operator with credentials that were read after those of `age`.
+    fn renewed(&self, age: u64) -> Result<Operator, RemoteError> {
+        let mut current = self.shared.operator.write();
+        // Another thread may have read them meanwhile.
+        if current.0 == age {
+            tracing::debug!("the credentials have expired and are read again");
+            *current = (age + 1, (self.shared.connect)()?);
+        }
+        Ok(current.1.clone())
     }
 
     /// Runs a request on this thread; ends early when the command is stopped meanwhile, and soon when it was before.
-    fn call<T>(
+    fn call_once<T>(
         &self,
         request: impl Future<Output = opendal::Result<T>>,
-    ) -> Result<(T, AnswerFacts), ServiceError> {
+    ) -> Result<(T, AnswerFacts), FailedCall> {
         let shared = &self.shared;
         let stopped = async {
             if (shared.stop)() {
@@ -149,24 +189,25 @@ impl RemoteClient {
             tokio::select! {
                 (outcome, facts) = with_facts(request) => match outcome {
                     Ok(value) => Ok((value, facts)),
-                    Err(error) => {
-                        let meaning = meaning_of(&shared.url, &error, &facts);
-                        if let ServiceError::Final(error) = &meaning {
-                            *shared.failure.lock() = Some(error.clone());
-                        }
-                        Err(meaning)
-                    }
+                    Err(error) => Err(FailedCall {
+                        meaning: meaning_of(&shared.url, &error, &facts),
+                        is_expired: is_expired(shared.url.kind, &facts),
+                    }),
                 },
                 // The request may take effect all the same; the next wait ends the command.
-                () = stopped => Err(ServiceError::Unanswered {
-                    reason: "the command was stopped while a request was in progress".to_owned(),
+                () = stopped => Err(FailedCall {
+                    meaning: ServiceError::Unanswered {
+                        reason: "the command was stopped while a request was in progress".to_owned(),
+                    },
+                    is_expired: false,
                 }),
             }
         })
     }
 
-    fn operator(&self) -> &Operator {
-        &self.shared.operator
+    /// Abilities of the provider.
+    fn capability(&self) -> Capability {
+        self.shared.operator.read().1.info().capability()
     }
 }
 
@@ -197,59 +238,6 @@ fn http_client(url: &RemoteUrl) -> Result<reqwest::Client, RemoteError> {
         .map_err(|_| usage(url, "no TLS on this machine: its certificates of authorities cannot be read"))
 }
 
-/// Prefix of all keys, as OpenDAL takes it.
-fn root_of(url: &RemoteUrl) -> String {
-    format!("/{}/", url.prefix)
-}
-
-fn s3_builder(url: &RemoteUrl) -> services::S3 {
-    let mut builder = services::S3::default().root(&root_of(url)).bucket(&url.bucket);
-    if let Some(endpoint) = &url.endpoint {
-        builder = builder.endpoint(endpoint);
-    }
-    let region = url.region.clone().or_else(|| std::env::var("AWS_REGION").ok());
-    let region = region.or_else(|| std::env::var("AWS_DEFAULT_REGION").ok());
-    builder = builder.region(region.as_deref().unwrap_or("us-east-1"));
-    if url.virtual_host {
-        builder = builder.enable_virtual_host_style();
-    }
-    if !url.instance_credentials {
-        builder = builder.disable_ec2_metadata();
-    }
-    builder
-}
-
-fn operator_of(url: &RemoteUrl) -> Result<Operator, RemoteError> {
-    let root = root_of(url);
-    let built = match url.kind {
-        CloudKind::S3 => Operator::new(s3_builder(url)),
-        CloudKind::Azure => {
-            let account = url.account.as_deref().unwrap_or_default();
-            let own = format!("https://{account}.blob.core.windows.net");
-            let builder = services::Azblob::default()
-                .root(&root)
-                .container(&url.bucket)
-                .account_name(account)
-                .endpoint(url.endpoint.as_deref().unwrap_or(&own));
-            Operator::new(match std::env::var("AZURE_STORAGE_ACCOUNT_KEY") {
-                Ok(key) => builder.account_key(&key),
-                Err(_) => builder,
-            })
-        }
-        CloudKind::Google => {
-            let mut builder = services::Gcs::default().root(&root).bucket(&url.bucket);
-            if let Some(endpoint) = &url.endpoint {
-                builder = builder.endpoint(endpoint);
-            }
-            if !url.instance_credentials {
-                builder = builder.disable_vm_metadata();
-            }
-            Operator::new(builder)
-        }
-    };
-    built.map_err(|_| usage(url, "the address cannot be used; check bucket, region and endpoint"))
-}
-
 /// Options of a create: the condition, and one request.
 fn exclusive() -> WriteOptions {
     WriteOptions { if_not_exists: true, ..WriteOptions::default() }
@@ -257,23 +245,31 @@ fn exclusive() -> WriteOptions {
 
 impl ObjectService for RemoteClient {
     fn create(&self, key: &str, body: Bytes) -> Result<ObjectTag, ServiceError> {
-        let (metadata, facts) = self.call(self.operator().write_options(key, body, exclusive()))?;
+        let (metadata, facts) = self.call(|operator| {
+            let body = body.clone();
+            async move { operator.write_options(key, body, exclusive()).await }
+        })?;
         Ok(metadata.etag().map(str::to_owned).or(facts.tag).unwrap_or_default())
     }
 
     fn overwrite(&self, key: &str, body: Bytes) -> Result<(), ServiceError> {
-        self.call(self.operator().write(key, body)).map(drop)
+        let request = |operator: Operator| {
+            let body = body.clone();
+            async move { operator.write(key, body).await }
+        };
+        self.call(request).map(drop)
     }
 
     fn upload(&self, key: &str) -> Result<Box<dyn ObjectUpload>, ServiceError> {
-        let options = WriteOptions { chunk: Some(PART_BYTES), ..exclusive() };
-        let (writer, _) = self.call(self.operator().writer_options(key, options))?;
+        let options = || WriteOptions { chunk: Some(PART_BYTES), ..exclusive() };
+        let (writer, _) =
+            self.call(|operator| async move { operator.writer_options(key, options()).await })?;
         Ok(Box::new(PartUpload { client: self.clone(), writer, is_open: true }))
     }
 
     fn front(&self, key: &str, limit: u64) -> Result<ObjectFront, ServiceError> {
-        let (bytes, facts) = self.call(async {
-            let mut stream = self.operator().reader(key).await?.into_stream(0..limit).await?;
+        let (bytes, facts) = self.call(|operator| async move {
+            let mut stream = operator.reader(key).await?.into_stream(0..limit).await?;
             let mut bytes = BytesMut::new();
             // A shorter object ends the stream with an error; its length decides whether all bytes came.
             loop {
@@ -298,15 +294,18 @@ impl ObjectService for RemoteClient {
 
     fn read_tagged(&self, key: &str, range: Range<u64>, tag: &str) -> Result<Bytes, ServiceError> {
         let bytes = range.end - range.start;
-        let takes_tag = self.operator().info().capability().read_with_if_match;
+        let takes_tag = self.capability().read_with_if_match;
         let options = ReaderOptions {
             if_match: Some(tag).filter(|tag| takes_tag && !tag.is_empty()).map(str::to_owned),
             ..ReaderOptions::default()
         };
-        let request = async {
-            let stream = self.operator().reader_options(key, options).await?.into_stream(range).await?;
-            let pieces: Vec<opendal::Buffer> = stream.try_collect().await?;
-            Ok(pieces.into_iter().flatten().collect::<opendal::Buffer>().to_bytes())
+        let request = |operator: Operator| {
+            let (options, range) = (options.clone(), range.clone());
+            async move {
+                let stream = operator.reader_options(key, options).await?.into_stream(range).await?;
+                let pieces: Vec<opendal::Buffer> = stream.try_collect().await?;
+                Ok(pieces.into_iter().flatten().collect::<opendal::Buffer>().to_bytes())
+            }
         };
         let (read, _) = self.call(request)?;
         match read.len() as u64 == bytes {
@@ -319,43 +318,27 @@ impl ObjectService for RemoteClient {
 
     fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<ListedPage, ServiceError> {
         let limit = limit.clamp(1, MOST_LISTED);
-        let can_skip = self.operator().info().capability().list_with_start_after;
+        let can_skip = self.capability().list_with_start_after;
         let options = ListOptions {
             recursive: true,
             limit: can_skip.then_some(limit),
             start_after: after.filter(|_| can_skip).map(str::to_owned),
             ..ListOptions::default()
         };
-        let request = async {
-            let mut lister = self.operator().lister_options(prefix, options).await?;
-            let mut page = ListedPage { objects: Vec::new(), is_last: true };
-            let found = &mut page.objects;
-            while let Some(entry) = lister.try_next().await? {
-                let key = entry.path();
-                let is_wanted = entry.metadata().is_file()
-                    && key.starts_with(prefix)
-                    && after.is_none_or(|after| key > after);
-                if is_wanted {
-                    found.push(ListedObject {
-                        key: key.to_owned(),
-                        bytes: entry.metadata().content_length(),
-                        tag: entry.metadata().etag().unwrap_or_default().to_owned(),
-                    });
-                }
-                if found.len() == limit {
-                    page.is_last = false;
-                    break;
-                }
+        let request = |operator: Operator| {
+            let options = options.clone();
+            async move {
+                let lister = operator.lister_options(prefix, options).await?;
+                page_of(lister, prefix, after, limit).await
             }
-            Ok(page)
         };
         self.call(request).map(|(page, _)| page)
     }
 
     fn groups(&self, prefix: &str) -> Result<Vec<String>, ServiceError> {
-        let request = async {
+        let request = |operator: Operator| async move {
             let options = ListOptions { recursive: false, ..ListOptions::default() };
-            let mut lister = self.operator().lister_options(prefix, options).await?;
+            let mut lister = operator.lister_options(prefix, options).await?;
             let mut found = Vec::new();
             while let Some(entry) = lister.try_next().await? {
                 if entry.metadata().is_dir() && entry.path() != prefix {
@@ -368,12 +351,23 @@ impl ObjectService for RemoteClient {
     }
 
     fn delete(&self, key: &str, tag: Option<&str>) -> Result<(), ServiceError> {
-        let takes_tag = self.operator().info().capability().delete_with_if_match;
+        let takes_tag = self.capability().delete_with_if_match;
         let options = DeleteOptions {
             if_match: tag.filter(|tag| takes_tag && !tag.is_empty()).map(str::to_owned),
             ..DeleteOptions::default()
         };
-        self.call(self.operator().delete_options(key, options)).map(drop)
+        let request = |operator: Operator| {
+            let options = options.clone();
+            async move { operator.delete_options(key, options).await }
+        };
+        self.call(request).map(drop).map_err(|error| match error {
+            ServiceError::Final(error) if error.failure == RemoteFailure::Denied => {
+                let RemoteUrl { bucket, prefix, .. } = &self.shared.url;
+                let stays = format!("{error}; the object {prefix}/{key} stays in {bucket}");
+                ServiceError::Final(RemoteError::new(RemoteFailure::Denied, stays))
+            }
+            error => error,
+        })
     }
 
     fn now_ms(&self) -> u64 {
@@ -381,7 +375,35 @@ impl ObjectService for RemoteClient {
     }
 }
 
-/// Upload in parts.
+/// The wanted objects of a list, up to `limit`.
+async fn page_of(
+    mut lister: Lister,
+    prefix: &str,
+    after: Option<&str>,
+    limit: usize,
+) -> opendal::Result<ListedPage> {
+    let mut page = ListedPage { objects: Vec::new(), is_last: true };
+    let found = &mut page.objects;
+    while let Some(entry) = lister.try_next().await? {
+        let key = entry.path();
+        let is_wanted =
+            entry.metadata().is_file() && key.starts_with(prefix) && after.is_none_or(|after| key > after);
+        if is_wanted {
+            found.push(ListedObject {
+                key: key.to_owned(),
+                bytes: entry.metadata().content_length(),
+                tag: entry.metadata().etag().unwrap_or_default().to_owned(),
+            });
+        }
+        if found.len() == limit {
+            page.is_last = false;
+            break;
+        }
+    }
+    Ok(page)
+}
+
+/// Upload in parts. It keeps the credentials of its begin.
 struct PartUpload {
     client: RemoteClient,
     writer: Writer,
@@ -391,12 +413,12 @@ struct PartUpload {
 impl ObjectUpload for PartUpload {
     fn append(&mut self, data: Bytes) -> Result<(), ServiceError> {
         let client = self.client.clone();
-        client.call(self.writer.write(data)).map(drop)
+        client.call_once(self.writer.write(data)).map(drop).map_err(|failed| failed.meaning)
     }
 
     fn complete(&mut self) -> Result<ObjectTag, ServiceError> {
         let client = self.client.clone();
-        let (metadata, facts) = client.call(self.writer.close())?;
+        let (metadata, facts) = client.call_once(self.writer.close()).map_err(|failed| failed.meaning)?;
         self.is_open = false;
         Ok(metadata.etag().map(str::to_owned).or(facts.tag).unwrap_or_default())
     }

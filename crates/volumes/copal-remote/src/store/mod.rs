@@ -38,6 +38,7 @@ use requests::RequestRules;
 use std::{
     collections::HashMap,
     ops::Range,
+    path::PathBuf,
     sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
 };
@@ -50,11 +51,13 @@ pub struct RemoteOptions {
     pub retry_for: Duration,
     /// Whether the command was stopped: requests and pauses then end at once.
     pub stop: Arc<dyn Fn() -> bool + Send + Sync>,
+    /// File of credentials, instead of the environment and the files of the provider's tools.
+    pub credentials: Option<PathBuf>,
 }
 
 impl Default for RemoteOptions {
     fn default() -> RemoteOptions {
-        RemoteOptions { retry_for: Duration::from_secs(15 * 60), stop: Arc::new(|| false) }
+        RemoteOptions { retry_for: Duration::from_secs(15 * 60), stop: Arc::new(|| false), credentials: None }
     }
 }
 
@@ -78,9 +81,9 @@ struct RemoteState {
 impl RemoteStore {
     /// A store at the address; sends no request.
     /// # Errors
-    /// `Usage`: the address cannot be used.
+    /// `Usage`: the address cannot be used. `Credentials`: there are none, or their file cannot be used.
     pub fn new(url: &RemoteUrl, options: &RemoteOptions) -> Result<RemoteStore, RemoteError> {
-        let client = RemoteClient::new(url, options.stop.clone())?;
+        let client = RemoteClient::new(url, options.credentials.as_deref(), options.stop.clone())?;
         RemoteStore::on(client, url.connections as usize, options.retry_for, options.stop.clone())
     }
 
@@ -117,9 +120,17 @@ impl RemoteStore {
         let _ = self.shared.requests.disk.set(cache);
     }
 
-    /// The last failure that no further try would have helped: its kind is lost in a `VolumeError`.
-    pub fn last_failure(&self) -> Option<RemoteError> {
-        self.shared.requests.service.last_failure()
+    /// Whether the credentials may delete: asks to delete an object that does not exist.
+    /// # Errors
+    /// No credentials, no bucket, no network.
+    pub fn may_delete(&self) -> Result<bool, RemoteError> {
+        let RequestRules { service, rules, .. } = &self.shared.requests;
+        let key = format!("{}{}", crate::keys::PROBES, self.shared.draw_file());
+        match rules.repeat(|| service.delete(&key, None)) {
+            Ok(()) | Err(ServiceError::NotFound) => Ok(true),
+            Err(ServiceError::Final(error)) if error.failure == crate::RemoteFailure::Denied => Ok(false),
+            Err(error) => Err(error.give_up()),
+        }
     }
 
     /// Checks whether the object store has the properties that a repository needs, and removes its traces. Blocks for
@@ -127,7 +138,7 @@ impl RemoteStore {
     /// # Errors
     /// No credentials, no bucket, no network.
     pub fn probe(url: &RemoteUrl, options: &RemoteOptions) -> Result<ProbeReport, RemoteError> {
-        let client = RemoteClient::new(url, options.stop.clone())?;
+        let client = RemoteClient::new(url, options.credentials.as_deref(), options.stop.clone())?;
         let rules = RetryRules { retry_for: options.retry_for, stop: options.stop.clone() };
         probe::run(&client, &rules, || client.clock_offset())
     }

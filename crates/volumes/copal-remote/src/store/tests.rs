@@ -321,7 +321,8 @@ fn failures_are_told_apart() {
         (403, "AccessDenied", Denied, "do not permit"),
         (403, "InvalidObjectState", Archived, "archive"),
     ] {
-        server.server.set_faults(first(1, refuse(status, code), |_| true));
+        // An expired token is sent once more.
+        server.server.set_faults(first(2, refuse(status, code), |_| true));
         expect(probe_at(format!("s3://{BUCKET}/p{here}")), failure, part);
     }
     server.server.clear_faults();
@@ -336,6 +337,48 @@ fn failures_are_told_apart() {
         Network,
         "does not resolve",
     );
+}
+
+/// Credentials that have expired are read again from their file, once for each request.
+#[test]
+fn expired_credentials_are_read_again_once() {
+    let server = TestServer::start();
+    let scratch = tempfile::tempdir().unwrap();
+    let file = scratch.path().join("keys");
+    let write = |id: &str| {
+        let text = format!("[default]\naws_access_key_id = {id}\naws_secret_access_key = hush\n");
+        std::fs::write(&file, text).unwrap();
+        std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    };
+    let text = format!("s3://{BUCKET}/p?endpoint={}&region=us-east-1", server.server.url());
+    let url = RemoteUrl::parse(&text).unwrap().unwrap();
+    let options = RemoteOptions {
+        retry_for: Duration::ZERO,
+        credentials: Some(file.clone()),
+        ..RemoteOptions::default()
+    };
+    server.server.allow("old", copal_testkit::KeyRights::ALL);
+    write("old");
+    let store = RemoteStore::new(&url, &options).unwrap();
+    let vid = volume(&store);
+    server.server.allow("old", copal_testkit::KeyRights::default());
+    server.server.allow("new", copal_testkit::KeyRights::ALL);
+    write("new");
+    for code in ["ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired"] {
+        let expired = NetworkFault::Refuse { status: 400, code: code.to_owned() };
+        server.server.set_faults(first(1, expired.clone(), is_put));
+        put(&store, vid, code.as_bytes(), 10).unwrap();
+        server.server.set_faults(first(9, expired, is_put));
+        server.server.take_requests();
+        let refused = put(&store, vid, b"n", 10);
+        let cause = copal_volume::RefusalCause::Credentials;
+        assert!(
+            matches!(&refused, Err(VolumeError::Refused { cause: found, .. }) if *found == cause),
+            "{refused:?}"
+        );
+        assert_eq!(server.server.requests().len(), 2, "{code}");
+        server.server.clear_faults();
+    }
 }
 
 /// A stopped command ends at once, also in the middle of a request without an answer.
