@@ -19,6 +19,7 @@ run:
 test:
 	@bash scripts/install-deps.sh
 	@bash scripts/guest-kernel.sh
+	@bash scripts/install-clients.sh
 	cargo build --quiet --locked --workspace --bin xtask
 	env $$(bash scripts/test-demands.sh) "$${CARGO_TARGET_DIR:-target}/debug/xtask" ci
 

@@ -26,6 +26,8 @@ missing=()
 for pair in "${wanted[@]}"; do
     command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
 done
+# For install-clients.sh; the module venv is a package of its own, which contains ensurepip.
+python3 -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3-venv)
 if ! command -v cargo >/dev/null; then
     echo "Rust is missing: install it from https://rustup.rs, then run this again." >&2
     exit 1

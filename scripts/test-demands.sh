@@ -3,6 +3,7 @@
 #   COPAL_TEST_REQUIRE_QEMU    always: install-deps.sh installs it
 #   COPAL_TEST_KERNEL          the kernel of guest-kernel.sh, unless the variable is set already
 #   COPAL_TEST_REQUIRE_GUEST   if a guest's kernel is there, or linux-image-cloud-amd64 is installed
+#   COPAL_TEST_MOTO, COPAL_TEST_REQUIRE_MOTO  if install-clients.sh has installed moto_server
 #   COPAL_TEST_REQUIRE_LOOP    if a loop device can be attached (root and losetup)
 #   COPAL_TEST_REQUIRE_FUSE    if FUSE mounts are permitted (root and /dev/fuse); install-deps.sh installs fusermount3
 #   COPAL_TEST_REQUIRE_MEMCG   if a memory cgroup can be made and limited (root and a writable /sys/fs/cgroup)
@@ -16,6 +17,12 @@ if [ -z "${COPAL_TEST_KERNEL:-}" ] && [ -d "$kernel" ]; then
 fi
 if compgen -G "${COPAL_TEST_KERNEL:-}/boot/vmlinuz-*-cloud-amd64" >/dev/null; then
     echo COPAL_TEST_REQUIRE_GUEST=1
+fi
+
+moto=$(dirname "$0")/../.cache/clients/moto
+if [ -f "$moto.versions" ]; then
+    echo "COPAL_TEST_MOTO=$(realpath "$moto")/bin/moto_server"
+    echo COPAL_TEST_REQUIRE_MOTO=1
 fi
 
 image=$(mktemp)

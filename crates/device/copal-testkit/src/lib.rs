@@ -6,6 +6,7 @@
 //! - [`GatedDevice`]: a device that delays commands.
 //! - [`FailingReads`]: a device with reads that fail.
 //! - [`MariaDb`]: a private database server.
+//! - [`MotoServer`]: a private server of S3 by others, if it is installed.
 //! - [`ObjectServer`]: a private server of S3 with faults.
 //! - [`MemoryCap`]: a limit of the kernel on the memory of a process.
 //!
@@ -22,4 +23,6 @@ pub use decoders::{Decoder, decoders_survive};
 pub use device::{FailingReads, GateOpener, GateState, GatedDevice};
 pub use memory_cap::MemoryCap;
 pub use random::{Random, scattered};
-pub use servers::{KeyRights, LoggedRequest, MariaDb, MariaDbAt, NetworkFault, ObjectServer, RequestFacts};
+pub use servers::{
+    KeyRights, LoggedRequest, MariaDb, MariaDbAt, MotoServer, NetworkFault, ObjectServer, RequestFacts,
+};

@@ -47,6 +47,7 @@ mod monitoring;
 mod operating;
 mod operating_a_cluster;
 mod operating_a_fleet;
+mod operating_elsewhere;
 mod pages;
 mod permits;
 mod places;

@@ -5,7 +5,7 @@ use crate::{
     ProbeOutcome,
     service::{ObjectService, ServiceError},
 };
-use copal_testkit::{NetworkFault, ObjectServer, RequestFacts};
+use copal_testkit::{MotoServer, NetworkFault, ObjectServer, RequestFacts};
 use copal_volume::conformance;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -81,18 +81,30 @@ fn the_suite_passes() {
     assert_eq!(server.server.open_uploads(BUCKET), 0, "no upload in parts is left");
 }
 
-/// On demand: the suite over any server, with `COPAL_REMOTE_URL` and credentials in the environment.
+/// The suite over servers of others: moto, if it is installed, and on demand that of `COPAL_REMOTE_URL` with credentials in
+/// the environment.
 #[test]
-fn a_server_of_the_environment_passes_the_suite() {
-    let Ok(text) = std::env::var("COPAL_REMOTE_URL") else { return };
+fn servers_of_others_pass_the_suite() {
     let number = std::cell::Cell::new(0);
-    conformance::run(&|| {
+    let next = |text: &str| {
         number.set(number.get() + 1);
-        let (base, query) = text.split_once('?').unwrap_or((&text, ""));
+        let (base, query) = text.split_once('?').unwrap_or((text, ""));
         let run = getrandom::u64().unwrap();
-        let url = format!("{base}/{run:x}/{}?{query}", number.get());
-        let url = RemoteUrl::parse(&url).unwrap().unwrap();
-        Box::new(RemoteStore::new(&url, &RemoteOptions::default()).unwrap())
+        RemoteUrl::parse(&format!("{base}/{run:x}/{}?{query}", number.get())).unwrap().unwrap()
+    };
+    if let Ok(text) = std::env::var("COPAL_REMOTE_URL") {
+        return conformance::run(&|| {
+            Box::new(RemoteStore::new(&next(&text), &RemoteOptions::default()).unwrap())
+        });
+    }
+    let Some(moto) = MotoServer::start() else { return };
+    let text = format!("s3://vms-bucket/p?endpoint={}&region=us-east-1", moto.url());
+    moto.create_bucket("vms-bucket");
+    conformance::run(&|| {
+        let url = next(&text);
+        let client = RemoteClient::with_keys(&url, "ak", "sk", Arc::new(|| false)).unwrap();
+        let stop: StopSignal = Arc::new(|| false);
+        Box::new(RemoteStore::on(client, url.connections as usize, Duration::from_secs(60), stop).unwrap())
     });
 }
 
