@@ -119,7 +119,7 @@ fn nothing_asks_the_metadata_service_unless_told_to() {
         let run = Run::of(command.output().unwrap());
         assert!(run.stderr.contains("no credentials found") || is_asked, "{text}: {run:?}");
         assert_eq!(asked.load(Relaxed) > 0, is_asked, "{text}: {run:?}");
-        assert_eq!(run.code == Some(0), false, "{text}");
+        assert_ne!(run.code, Some(0), "{text}");
     }
     // Without NO_PROXY each request goes through the proxy.
     let host = bucket.host();
@@ -229,6 +229,56 @@ fn append_only_credentials_change_nothing_that_is_there() {
     let refused = bad(&host, &["prune"], 21);
     bucket.server.clear_faults();
     assert!(refused.contains("stays in vms") && refused.lines().count() == 1, "{refused}");
+    good(&host, &["prune"]);
+    good(&host, &["check", "--read-data"]);
+}
+
+/// A host with a key of the role *backup* and credentials that can only add: its backups and those of its agent work
+/// without a warning, and it removes nothing.
+#[test]
+fn a_host_that_can_only_add_backs_up() {
+    let bucket = Bucket::new();
+    let host = House::at(&bucket.url());
+    good(&host, &["init"]);
+    let key = host.word("key");
+    good(&host, &["key", "add", "--role", "backup", "--out", &key]);
+    let disk = image(&host, "disk", 9, 2 << 20);
+    good(&host, &["backup", "--vm", "web", &disk]);
+    bucket.server.allow("ak", KeyRights { delete: false, overwrite: false, ..KeyRights::ALL });
+    let by_key = |words: &[&str]| {
+        let mut command = command(&host, words);
+        command.env_remove("COPAL_PASSWORD_FILE").args(["--key", &key]);
+        command
+    };
+    for words in [
+        &["backup", "--vm", "web", &disk][..],
+        &["backup", "--vm", "web", &disk],
+        &["restore", "latest", "--vm", "web", "--target", &host.word("out")],
+        &["check", "--read-data"],
+    ] {
+        let run = Run::of(by_key(words).output().unwrap());
+        assert_eq!(run.code, Some(0), "{words:?}: {run:?}");
+    }
+    let before = bucket.server.objects("vms");
+    for words in
+        [&["forget", "--vm", "web", "--keep-last", "1"][..], &["delete"], &["vm", "rm", "web", "--force"]]
+    {
+        let run = Run::of(by_key(words).output().unwrap());
+        assert!(run.code == Some(21) && run.sentence().contains("may not delete"), "{words:?}: {run:?}");
+    }
+    assert!(bucket.server.objects("vms") == before, "a refused command changed something");
+    let plan = format!(r#"{{"v":1,"vms":[{{"vm":"mail","disks":{{"sda":"{disk}"}}}}]}}"#);
+    fs::write(host.path("plan"), plan).unwrap();
+    let (state, plan) = (host.word("state"), host.word("plan"));
+    let mut agent =
+        Running::of(by_key(&["agent", "--name", "h1", "--state", &state, "--plan", &plan, "--json"]));
+    agent.wait_for("ready");
+    let job = Run::of(by_key(&["job", "run", "--all", "--wait"]).output().unwrap());
+    assert_eq!(job.code, Some(0), "{job:?}");
+    agent.signal(rustix::process::Signal::TERM);
+    assert_eq!(agent.end().code, Some(0));
+    bucket.server.allow("ak", KeyRights::ALL);
+    good(&host, &["forget", "--vm", "web", "--keep-last", "1"]);
     good(&host, &["prune"]);
     good(&host, &["check", "--read-data"]);
 }

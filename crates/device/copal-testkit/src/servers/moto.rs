@@ -57,13 +57,14 @@ impl MotoServer {
         let lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
         let (ready, address) = mpsc::channel();
         // Reads as long as the server writes; otherwise a full pipe would block it.
-        thread::spawn(move || {
+        let read = move || {
             for line in lines.map_while(Result::ok) {
                 if let Some((_, url)) = line.split_once("Running on ") {
                     let _ = ready.send(url.trim().to_owned());
                 }
             }
-        });
+        };
+        thread::Builder::new().name("moto output".into()).spawn(read).expect("a thread");
         let url = address.recv_timeout(PATIENCE);
         let server = MotoServer { child, url: url.unwrap_or_default() };
         assert!(!server.url.is_empty(), "moto_server does not listen");
