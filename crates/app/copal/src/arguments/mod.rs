@@ -59,14 +59,15 @@ Exit codes:
     1  failure, or standard output did not take the whole result; standard error gives the reason
     2  invalid command line, or a name that matches several snapshots or VMs
     3  a source could not be read (missing image, bad disk, qemu-nbd missing), is empty, incomplete, smaller than before
-       or of another format, or was truncated or replaced while it was read; no snapshot was made
-   10  no repository at this place, or the file is not a Copal store
+       or of another format, or was truncated or replaced while it was read; no snapshot was made. Or an object of an
+       object store is in an archive tier
+   10  no repository at this place, the file is not a Copal store, or an object store has no such bucket
    11  another process is using the store
-   12  wrong or missing password or key, a repository without encryption (see --insecure-no-password), or an expired
-       certificate of a cluster (see `copal client renew`)
+   12  wrong or missing password or key, a repository without encryption (see --insecure-no-password), an expired
+       certificate of a cluster (see `copal client renew`), or credentials that an object store does not accept
    20  stored data is damaged, truncated or missing
-   21  refused: by a guard of the retention rules, by the rights of the key, because the store is read-only, or because
-       the target exists
+   21  refused: by a guard of the retention rules, by the rights of the key or credentials, because the store is
+       read-only or unsuitable, or because the target exists
    22  --strict-incremental: a disk could not be backed up from its changed extents
    28  the store is full and cannot grow
    40  no such file or volume in the cluster
