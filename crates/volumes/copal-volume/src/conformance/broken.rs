@@ -58,7 +58,7 @@ enum Fault {
     BatchHasNoLimit,
 }
 
-const FAULTS: [Fault; 28] = [
+const FAULTS: [Fault; 29] = [
     Fault::LoserIsToldItWon,
     Fault::PutReplaces,
     Fault::DeleteIgnoresTheFileId,
