@@ -43,6 +43,9 @@ pub(crate) struct CopyArgs {
     /// Key file of the repository to copy to
     #[arg(long, value_name = "FILE")]
     pub(crate) to_key: Option<PathBuf>,
+    /// File of the credentials of the object store to copy to (default: as for the repository to copy from)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) to_credentials: Option<PathBuf>,
     /// List the snapshots that would be copied, and copy nothing
     #[arg(long)]
     pub(crate) dry_run: bool,

@@ -27,7 +27,7 @@ fn options(common: &CommonArgs) -> RemoteOptions {
 /// # Errors
 /// Usage; `denied`: nothing was changed.
 pub(crate) fn check_command(arguments: &CopalArgs) -> Outcome<()> {
-    refuse_credentials(&arguments.common)?;
+    refuse_credentials(arguments)?;
     let is_deletion = match &arguments.command {
         CopalCommand::Forget(words) => !words.dry_run,
         CopalCommand::Prune(words) => !words.dry_run,
@@ -57,9 +57,21 @@ fn refuse_deletion(common: &CommonArgs, named: &Path) -> Outcome<()> {
     }
 }
 
-fn refuse_credentials(common: &CommonArgs) -> Outcome<()> {
+fn refuse_credentials(arguments: &CopalArgs) -> Outcome<()> {
     let is_elsewhere = |named: &Path| is_remote(&named.to_string_lossy());
-    match common.credentials.is_none() || common.repo.as_deref().is_some_and(is_elsewhere) {
+    let common = &arguments.common;
+    let of_source = common.repo.as_deref().is_some_and(is_elsewhere);
+    let (to_credentials, of_target) = match &arguments.command {
+        CopalCommand::Copy(copy) => (copy.to_credentials.is_some(), is_elsewhere(&copy.to)),
+        _ => (false, false),
+    };
+    if to_credentials && !of_target {
+        return Err(Failure::usage(
+            "--to-credentials are for a repository in an object store; leave it out, or give --to s3://BUCKET/PREFIX, az:// \
+             or gs://",
+        ));
+    }
+    match common.credentials.is_none() || of_source || of_target {
         true => Ok(()),
         false => Err(Failure::usage(
             "--credentials are for a repository in an object store; leave it out, or give --repo s3://BUCKET/PREFIX, az:// \

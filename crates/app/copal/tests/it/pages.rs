@@ -79,8 +79,8 @@ fn run(mut command: Command, script: &str, scratch: &Path, path: &str) -> Output
     let here = scratch.join("here");
     std::fs::create_dir(&here).unwrap();
     std::fs::write(scratch.join("page.sh"), script).unwrap();
-    let output =
-        command.current_dir(&here).env_clear().env("PATH", path).stdin(Stdio::null()).output().unwrap();
+    let output = command.current_dir(&here).env_clear().env("PATH", path).env("HOME", scratch.join("home"));
+    let output = output.stdin(Stdio::null()).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{}\n{stdout}\n{stderr}\n{script}", output.status);

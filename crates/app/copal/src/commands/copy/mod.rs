@@ -11,7 +11,7 @@ use crate::{
     asker,
     failure::{Failure, Outcome, exit},
     human,
-    repository::{self, OpenRepository},
+    repository::{self, OpenRepository, RemoteView},
 };
 use copal_backup::{
     Holder, Snapshot,
@@ -32,7 +32,7 @@ pub(super) fn run(context: &CommandContext<'_>, copy: &CopyArgs) -> Outcome<()> 
     let from = CommonArgs { memory: Some(memory.store), store_limit: None, ..common.clone() };
     let to = CommonArgs { memory: Some(memory.store), ..place::target(common, copy)? };
     place::refuse_same(&from, &to)?;
-    let opened = repository::open(&from, Access::Read, &context.patience());
+    let opened = repository::open(&from, Access::Read, RemoteView::AtStart, &context.patience());
     let source = opened.map_err(|failure| of_side(CopySide::Source, failure))?;
     let target = match place::open(context, &to) {
         Ok(target) => target,

@@ -6,7 +6,7 @@ use crate::{
     failure::{Failure, Outcome},
     pins::ExportPins,
     place::{ClusterPlace, RepositoryPlace},
-    repository::{self, OpenRepository},
+    repository::{self, OpenRepository, RemoteView},
 };
 use copal_node::Access;
 
@@ -25,6 +25,9 @@ pub(super) fn target(common: &CommonArgs, copy: &CopyArgs) -> Outcome<CommonArgs
         target.password_file.clone_from(&copy.to_password_file);
         target.key.clone_from(&copy.to_key);
         target.insecure_no_password = false;
+    }
+    if copy.to_credentials.is_some() {
+        target.credentials.clone_from(&copy.to_credentials);
     }
     let Some(RepositoryPlace::Cluster(to)) = RepositoryPlace::shared(&copy.to)? else {
         return Ok(target);
@@ -65,7 +68,7 @@ pub(super) fn open(context: &CommandContext<'_>, to: &CommonArgs) -> Outcome<Ope
         true => context.wait.max(EXPORT_WAIT),
         false => context.wait,
     };
-    repository::open(to, Access::Write, &context.patience_of(limit))
+    repository::open(to, Access::Write, RemoteView::AtStart, &context.patience_of(limit))
 }
 
 #[cfg(test)]
