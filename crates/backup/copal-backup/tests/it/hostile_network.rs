@@ -94,6 +94,8 @@ struct Record {
     acknowledged: BTreeMap<SnapshotId, Vec<u8>>,
     /// Snapshots that a host has tried to forget, alone or with their VM.
     may_go: BTreeSet<SnapshotId>,
+    /// VMs whose removal was begun, and may have ended in the middle.
+    half_removed: BTreeSet<String>,
     steps: BTreeMap<&'static str, [u32; 2]>,
 }
 
@@ -220,6 +222,9 @@ impl Storm {
         if !matches!(&removed, Err(error) if error.code() == "not_found") {
             record.may_go.extend(all);
         }
+        if removed.is_err() {
+            record.half_removed.insert(vm.to_owned());
+        }
         removed.map(drop)
     }
 
@@ -238,7 +243,18 @@ impl Storm {
             let ended = repository();
             for vm in ended.vms().unwrap() {
                 ended.fence_sessions(&vm.name).unwrap();
-                ended.repair_leak(&vm.name, 24 << 20, &Silent, &CancelFlag::new()).unwrap();
+                let repaired = ended.repair_leak(&vm.name, 24 << 20, &Silent, &CancelFlag::new());
+                if matches!(repaired, Err(Error::Busy { .. })) {
+                    // A removal that ended in the middle is for the operator to repeat.
+                    assert!(
+                        self.record.lock().unwrap().half_removed.contains(&vm.name),
+                        "{} is busy",
+                        vm.name
+                    );
+                    ended.remove_vm(&vm.name, true, false).unwrap();
+                } else {
+                    repaired.unwrap();
+                }
             }
             ended.sweep_popular(&CancelFlag::new()).unwrap();
             ended.remove_unneeded(false, &Silent, &CancelFlag::new()).unwrap();
