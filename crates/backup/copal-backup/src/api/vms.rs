@@ -7,7 +7,6 @@ use crate::catalog::log::{AppendOutcome, LogName};
 use crate::catalog::record::Record;
 use crate::catalog::vm::PublishedSnapshot;
 use crate::delete::prune::prune;
-use crate::index::dead_frames;
 use crate::index::reindex::{PackScope, for_each_pack};
 use crate::keys::role::Role;
 use crate::packs::volumes::for_each_volume;
@@ -57,7 +56,7 @@ pub(crate) fn vm_stats(parts: &RepositoryParts, vm: &str) -> Result<VmStats> {
         stats.metadata_bytes = pack_store.volumes.store.volume_stats(vid)?.bytes;
     }
     packs.sort_unstable();
-    let mut dead = dead_frames::read(parts.pack_store(), vm.uuid, state.dead.as_ref())?;
+    let (_, mut dead) = parts.vm_state_and_dead(vm.uuid)?;
     stats.leak_estimate_bytes = dead.leak_bytes;
     dead.retain(|pack| packs.binary_search(&pack).is_ok());
     stats.dead_frames = dead.total();

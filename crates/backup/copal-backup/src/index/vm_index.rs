@@ -55,15 +55,21 @@ impl VmIndex {
     /// # Errors
     /// `Damaged`: a list of moved or dead frames is damaged. Errors of the store and the index.
     pub(crate) fn index(&self, pack_store: &PackStore, vm: Uuid) -> Result<()> {
-        let list = self.index_live_and_dead(pack_store, vm)?;
-        let is_left_out = |known: &KnownIndex| known.removed_dead == Some(list);
-        if self.known.lock().get(&vm).is_some_and(is_left_out) {
+        loop {
+            let list = self.index_live_and_dead(pack_store, vm)?;
+            let is_left_out = |known: &KnownIndex| known.removed_dead == Some(list);
+            if self.known.lock().get(&vm).is_some_and(is_left_out) {
+                return Ok(());
+            }
+            let dead = match dead_frames::read(pack_store, vm, list.as_ref()) {
+                // Another process has replaced the list and deleted the old one.
+                Err(error) if error.is_corruption() && self.catalog.vm(vm)?.dead != list => continue,
+                dead => dead?,
+            };
+            remove_dead_rows(pack_store, &dead)?;
+            self.known.lock().entry(vm).or_default().removed_dead = Some(list);
             return Ok(());
         }
-        let dead = dead_frames::read(pack_store, vm, list.as_ref())?;
-        remove_dead_rows(pack_store, &dead)?;
-        self.known.lock().entry(vm).or_default().removed_dead = Some(list);
-        Ok(())
     }
 
     /// Adds packs and moved chunks; dead frames may be among them. Returns the list of dead frames.

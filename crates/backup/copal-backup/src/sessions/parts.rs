@@ -11,7 +11,7 @@ use crate::catalog::record::{MAX_LISTED, PackPlace, Record};
 use crate::catalog::removals::{end_removals, list_removals, packs_of};
 use crate::catalog::replay::ReplayedLog;
 use crate::catalog::vm::{PublishedSnapshot, VmState};
-use crate::index::dead_frames::DeadFrames;
+use crate::index::dead_frames::{self, DeadFrames};
 use crate::index::reindex::{self, PackScope};
 use crate::index::vm_index::{self, VmIndex};
 use crate::keys::roles::Roles;
@@ -145,8 +145,8 @@ impl RepositoryParts {
         self.catalog.vm(vm)
     }
 
-    /// Whether an error of a walk means no damage: another process has freed a snapshot since this state was read, or
-    /// removes the VM, so files of it are gone.
+    /// Whether an error of a walk means no damage: another process has freed a snapshot since this state was read, has
+    /// replaced a list, or removes the VM, so files are gone.
     pub(crate) fn is_overtaken(&self, error: &Error, vm: Uuid, state: &VmState) -> Result<bool> {
         if !error.is_corruption() && !matches!(error, Error::Volume(VolumeError::VolumeGone)) {
             return Ok(false);
@@ -155,7 +155,19 @@ impl RepositoryParts {
         let stays = |one: &PublishedSnapshot| {
             now.published.iter().chain(&now.forgotten).any(|kept| kept.snapshot == one.snapshot)
         };
-        Ok(now.is_retired || !state.published.iter().all(stays))
+        let has_lists = (now.dead, &now.moved) == (state.dead, &state.moved);
+        Ok(now.is_retired || !has_lists || !state.published.iter().all(stays))
+    }
+
+    /// The state of a VM's log, and the dead frames that it names.
+    pub(crate) fn vm_state_and_dead(&self, vm: Uuid) -> Result<(Arc<ReplayedLog<VmState>>, DeadFrames)> {
+        loop {
+            let state = self.vm_state(vm)?;
+            match dead_frames::read(&self.pack_store, vm, state.dead.as_ref()) {
+                Err(error) if self.is_overtaken(&error, vm, &state)? => {}
+                dead => return Ok((state, dead?)),
+            }
+        }
     }
 
     /// The manifest of a published snapshot.

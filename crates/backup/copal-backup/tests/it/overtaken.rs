@@ -1,8 +1,9 @@
 //! Processes that stop between two requests, and go on when others have changed the repository.
 
-use crate::consolidate::host;
+use crate::consolidate::{alone, assert_restores, host, small_clone, try_clean_up};
 use crate::fleet_store::*;
 use crate::mortal_store::Call;
+use crate::popular::Detector;
 use crate::world::*;
 use copal_backup::*;
 use copal_volume::VolumeStore;
@@ -165,4 +166,48 @@ fn a_slow_removal_leaves_a_pack_that_came_about_again() {
     assert_eq!(restore(&next, again.snapshot), noise(&[1, 2]).bytes, "{:?}", again.counts);
     prune(&next);
     assert!(check(&next).is_clean());
+}
+
+/// Symptom: `copal pds cleanup` beside `copal delete` ended with "the list of dead frames is damaged: it is missing". Cause:
+/// the delete had replaced the list after the log was read. Fix: the log is read again.
+#[test]
+fn a_list_that_is_replaced_meanwhile_is_no_damage() {
+    for reads_before in 0..3 {
+        let store = fleet_store();
+        let repository = init_as(&store, FLEET);
+        let all = alone(&repository, &["web", "db"], small_clone);
+        drop(repository);
+        let ((slow, life), (other, _)) = (host(&store), host(&store));
+        let free_some = |host: &Repository, seed: u64| {
+            let mut disk = small_clone(1);
+            disk.write(1 << 20, &noise(&[seed]).bytes[..300_000]);
+            let gone = back_up(host, "db", &disk, false).snapshot;
+            host.forget(&[gone]).unwrap();
+            host.delete(&Silent, &CancelFlag::new()).unwrap();
+        };
+        free_some(&other, 1);
+        let detector = Detector::new(&other, 0);
+        try_clean_up(&other, &detector, "web").unwrap();
+        free_some(&other, 2);
+        let (again, _) = host(&store);
+        let life_again = life.clone();
+        let act = move || free_some(&again, 3);
+        // At the first, second and third read of a list.
+        match reads_before {
+            0 => life.before(Call::Get, b"dead.", act),
+            1 => life.before(Call::Get, b"dead.", move || life_again.before(Call::Get, b"dead.", act)),
+            _ => life.before(Call::Get, b"dead.", move || {
+                let later = life_again.clone();
+                life_again.before(Call::Get, b"dead.", move || later.before(Call::Get, b"dead.", act));
+            }),
+        }
+        match reads_before {
+            0 => drop(slow.vm_stats("db").unwrap()),
+            _ => drop(try_clean_up(&slow, &detector, "db").unwrap()),
+        }
+        let (next, _) = host(&store);
+        assert_restores(&next, &all, "cleaned up beside a delete");
+        prune(&next);
+        assert!(check(&next).is_clean());
+    }
 }

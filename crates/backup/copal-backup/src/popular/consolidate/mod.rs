@@ -25,7 +25,6 @@ use crate::backup::{Collaboration, PopularPacker};
 use crate::catalog::record::Record;
 use crate::catalog::vm::VmState;
 use crate::delete::prune::fence_all;
-use crate::index::dead_frames;
 use crate::keys::random;
 use crate::keys::role::Role;
 use crate::request::error::{Error, Result};
@@ -80,7 +79,8 @@ impl CleanUp<'_> {
         if !self.options.dry_run {
             parts.index_vm(vm.uuid)?;
         }
-        let dead = dead_frames::read(pack_store, vm.uuid, state.dead.as_ref())?;
+        let (state, dead) = parts.vm_state_and_dead(vm.uuid)?;
+        must_be_idle(vm, &state)?;
         let of_session = self.options.snapshot.map(|snapshot| session_of(parts, vm, &state, snapshot));
         let packs = own_packs(pack_store, vm, of_session.transpose()?)?;
         self.progress.stage(Stage::Index, &vm.name, packs.len() as u64);

@@ -122,7 +122,12 @@ pub(super) fn append_unless_changed(
     loop {
         let state = parts.vm_state(vm.uuid)?;
         must_be_idle(vm, &state)?;
-        let Some(record) = make(&state)? else {
+        let record = match make(&state) {
+            // Another process has replaced a list and deleted the old one.
+            Err(error) if parts.is_overtaken(&error, vm.uuid, &state)? => continue,
+            record => record?,
+        };
+        let Some(record) = record else {
             return Ok(VmState::clone(&state));
         };
         let log = LogName::Vm(vm.uuid);

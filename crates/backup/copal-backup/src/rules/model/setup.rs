@@ -39,7 +39,7 @@ pub(super) enum WeakRule {
     DropsAllLists,
     /// The number of a list of dead frames is the next after the existing ones.
     ListNamesComeBack,
-    /// A late delete takes whatever pack has the name.
+    /// A late delete takes any pack of that name.
     DeletesByName,
 }
 
