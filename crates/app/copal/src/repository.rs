@@ -455,7 +455,7 @@ fn open_in_object_store(
     let cache = index(place.as_ref());
     let home = cache.as_ref().map_or(IndexHome::Memory, |stack| IndexHome::Kv(stack.kv().clone()));
     let found = match view {
-        RemoteView::AtStart | RemoteView::Indexed => found.as_of_now(),
+        RemoteView::AtStart | RemoteView::Indexed => found.with_held_lists(),
         RemoteView::Current | RemoteView::Stored => found,
     };
     let repository = open_found(common, found, home)?;

@@ -3,7 +3,7 @@
 //! Random input does not pass a checksum. For a structure with a checksum, the list therefore also has a decoder of
 //! the contents behind it. Built for tests and fuzzing only.
 
-use crate::{cache, client, format, url::RemoteUrl};
+use crate::{client, format, store::cache, url::RemoteUrl};
 
 /// Decoder of arbitrary bytes. It returns nothing and must not panic.
 pub type Decoder = fn(&[u8]);

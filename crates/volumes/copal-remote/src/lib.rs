@@ -15,7 +15,6 @@
 //!
 //! Not here: the layout of a repository (`copal-backup`), which names come back.
 
-mod cache;
 mod client;
 mod error;
 mod format;
@@ -29,8 +28,7 @@ mod service;
 mod store;
 mod url;
 
-pub use cache::ObjectCache;
 pub use error::{RemoteError, RemoteFailure};
 pub use probe::{ProbeOutcome, ProbeReport};
-pub use store::{RemoteOptions, RemoteStore};
+pub use store::{ObjectCache, RemoteOptions, RemoteStore};
 pub use url::{CloudKind, RemoteUrl, is_remote};

@@ -159,7 +159,7 @@ impl CachePlace {
                 tracing::warn!("{}", failure.sentence);
             }
         }
-        // A cache may lie anywhere: whatever it loses is made anew.
+        // A cache may lie anywhere: all that it loses is made anew.
         let common = CommonArgs { allow_cow: true, allow_volatile: true, ..common.clone() };
         let plan = |_: &Path| Ok(NewStore::default());
         match super::open(&common, &directory, &plan, &Patience::none()) {

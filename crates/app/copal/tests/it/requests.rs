@@ -45,7 +45,7 @@ fn counted(bucket: &Bucket, host: &House, words: &[&str]) -> Counts {
     Counts::of(&bucket.server.take_requests())
 }
 
-/// Figures of the targets, at a 32nd of their size: what grows with the disk is compared with its packs.
+/// Figures of the targets, at a 32nd of their size; figures that grow with the disk are compared with its packs.
 #[test]
 fn commands_keep_to_their_requests() {
     let bucket = Bucket::new();

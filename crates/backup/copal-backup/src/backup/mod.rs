@@ -49,13 +49,12 @@ mod tests;
 use crate::keys::random;
 use crate::packs::pack_store::PackStore;
 use crate::request::error::{Error, Result};
-use crate::request::open_session::{Holder, HolderId};
 use crate::request::progress::{CancelFlag, Progress, Stage};
 use crate::request::words::clip;
 use crate::request::{
     BackupCounts, BackupRequest, BackupSummary, DiskSource, DiskSummary, Layout, SnapshotId,
 };
-use crate::sessions::lease::{heartbeat::HeartbeatGuard, start_session_heartbeats};
+use crate::sessions::lease::SessionHolder;
 use crate::sessions::parts::RepositoryParts;
 use crate::snapshot::manifest::{MAX_WORD_BYTES, Manifest, ManifestDisk};
 use base::BaseSnapshot;
@@ -97,27 +96,11 @@ pub(crate) fn back_up(
         });
     }
     // Heartbeats continue until the session has ended.
-    let mut holder = SessionHolder { holder: &request.holder, beating: None };
+    let mut holder = SessionHolder::new(&request.holder);
     let counting = parts.locks().heartbeat_thread().counting(progress);
     let outcome = run(parts, request, others, &mut holder, &counting, cancel);
     parts.note_change();
     outcome
-}
-
-/// Holder of the session of a backup, and its heartbeats while the backup runs.
-struct SessionHolder<'a> {
-    holder: &'a Holder,
-    beating: Option<HeartbeatGuard>,
-}
-
-impl SessionHolder<'_> {
-    /// The holder that the session names; its first heartbeat is durable. `None`: sessions name none here.
-    fn begin(&mut self, parts: &RepositoryParts) -> Result<Option<HolderId>> {
-        if self.beating.is_none() && parts.is_written_by_several() {
-            self.beating = Some(start_session_heartbeats(parts, self.holder)?);
-        }
-        Ok(self.beating.as_ref().map(|beating| beating.holder()))
-    }
 }
 
 /// Runs one backup. The caller holds the packs lock, and keeps `holder` until the session has ended.

@@ -3,7 +3,7 @@
 //! A session publishes only if it has read the VM's log to the end and is not fenced. Check and publication
 //! are one compare-and-swap on the log (BAK-5).
 
-use super::{SessionHolder, base::BaseSnapshot};
+use super::base::BaseSnapshot;
 use crate::catalog::fields::SessionId;
 use crate::catalog::log::{AppendOutcome, LogName};
 use crate::catalog::record::Record;
@@ -15,7 +15,7 @@ use crate::packs::volumes::settled;
 use crate::request::Vm;
 use crate::request::error::{Error, Result};
 use crate::retention::misdated;
-use crate::sessions::lease::{fence::fence_dead_here, sessions as leases};
+use crate::sessions::lease::{SessionHolder, fence::fence_dead_here, sessions as leases};
 use crate::sessions::parts::RepositoryParts;
 use crate::snapshot::manifest::{self, Manifest};
 use crate::steps::session::{OpenStep, PublishStep, ending, opening, publishing};

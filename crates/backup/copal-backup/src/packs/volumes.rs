@@ -34,7 +34,7 @@ pub(crate) struct RepositoryVolumes {
     open: Mutex<HashMap<VolumeRole, VolumeId>>,
 }
 
-/// What a volume of the domain is for.
+/// Use of a volume of the domain.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum VolumeRole {
     Packs(PackHome, u32),

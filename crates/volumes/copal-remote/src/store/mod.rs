@@ -5,6 +5,7 @@
 //! - A create whose answer is lost is sent again with the same body; the file id in the object tells whose it is.
 //! - A remembered head is used only with the tag under which it was read.
 
+pub(crate) mod cache;
 mod changes;
 mod held_list;
 mod listing;
@@ -16,7 +17,6 @@ mod volumes;
 mod writer;
 
 use crate::{
-    cache::ObjectCache,
     client::RemoteClient,
     error::RemoteError,
     keys::MAX_NAME_BYTES,
@@ -26,6 +26,7 @@ use crate::{
     url::RemoteUrl,
 };
 use bytes::Bytes;
+pub use cache::ObjectCache;
 use changes::PendingCreate;
 use copal_volume::{
     Consistency, FileId, FileIds, FileInfo, FilePage, FileWriter, MAX_BATCH_BYTES, PutOptions, RangeSink,

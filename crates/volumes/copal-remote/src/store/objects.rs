@@ -1,8 +1,7 @@
 //! Heads of objects, and their memory.
 
-use super::{corrupt, held_list::HeldObject, of_service, requests::RequestRules};
+use super::{cache::MAX_OBJECT_BYTES, corrupt, held_list::HeldObject, of_service, requests::RequestRules};
 use crate::{
-    cache::MAX_OBJECT_BYTES,
     format::{ObjectHead, ObjectKind, SumsPlace, TAIL_BYTES, sums_bytes},
     service::{ObjectFront, ObjectService, ObjectTag, ServiceError},
 };

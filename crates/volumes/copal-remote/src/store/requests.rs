@@ -1,8 +1,7 @@
 //! The client with the rules of its requests.
 
-use super::{held_list::HeldLists, of_service};
+use super::{cache::ObjectCache, held_list::HeldLists, of_service};
 use crate::{
-    cache::ObjectCache,
     client::RemoteClient,
     retry::RetryRules,
     service::{ListedPage, ObjectService},

@@ -463,8 +463,8 @@ fn a_name_that_another_host_used_again_is_read_anew() {
     }
 }
 
-/// A command that comes later asks for nothing that an earlier one on this machine has read, and sees what another host
-/// changed meanwhile.
+/// A command that comes later asks for nothing that an earlier one on this machine has read, and sees the changes of
+/// another host.
 #[test]
 fn a_later_process_asks_only_for_what_is_new() {
     let server = TestServer::start();

@@ -11,8 +11,8 @@
 //! - [`maintenance`]: checks, deletion and repair; VMs, popular packs and sessions of a fleet.
 
 mod begin;
-mod found;
 mod maintenance;
+mod opener;
 mod snapshots;
 
 use crate::api::key_list::{KeyList, ListedKey};
@@ -39,7 +39,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 use zeroize::Zeroizing;
 
-pub use found::FoundRepository;
+pub use opener::FoundRepository;
 
 /// An open repository.
 pub struct Repository {
@@ -119,7 +119,7 @@ impl Repository {
         FoundRepository::look(volumes)
     }
 
-    /// Ends [`FoundRepository::as_of_now`]: what follows sees the present state.
+    /// Ends [`FoundRepository::with_held_lists`]: later calls see the present state.
     pub fn look_again(&self) {
         self.parts.pack_store().volumes.store.release_lists();
     }

@@ -21,7 +21,7 @@ pub(crate) mod watch;
 use crate::catalog::heartbeats::clear_heartbeats;
 use crate::catalog::record::MAX_NAME_BYTES;
 use crate::request::error::{Error, Result};
-use crate::request::open_session::{Holder, HolderInfo, OpenSession, Session};
+use crate::request::open_session::{Holder, HolderId, HolderInfo, OpenSession, Session};
 use crate::request::words::is_plain;
 use crate::request::{FencedSession, Vm};
 use crate::sessions::parts::RepositoryParts;
@@ -55,9 +55,26 @@ pub(crate) fn beat(parts: &RepositoryParts, holder: &Holder) -> Result<Heartbeat
     Ok(beating)
 }
 
-/// Heartbeats for a session, shared with any holder of this process.
-pub(crate) fn start_session_heartbeats(parts: &RepositoryParts, holder: &Holder) -> Result<HeartbeatGuard> {
-    parts.locks().heartbeat_thread().begin(parts.catalog(), holder)
+/// Holder of the session of a backup, and its heartbeats while the backup runs.
+pub(crate) struct SessionHolder<'a> {
+    holder: &'a Holder,
+    beating: Option<HeartbeatGuard>,
+}
+
+impl<'a> SessionHolder<'a> {
+    /// A holder that has no heartbeat yet.
+    pub(crate) fn new(holder: &'a Holder) -> SessionHolder<'a> {
+        SessionHolder { holder, beating: None }
+    }
+
+    /// The holder that a session names; its first heartbeat is durable. `None`: sessions name none here.
+    pub(crate) fn begin(&mut self, parts: &RepositoryParts) -> Result<Option<HolderId>> {
+        if self.beating.is_none() && parts.is_written_by_several() {
+            // Shared with any holder of this process.
+            self.beating = Some(parts.locks().heartbeat_thread().begin(parts.catalog(), self.holder)?);
+        }
+        Ok(self.beating.as_ref().map(HeartbeatGuard::holder))
+    }
 }
 
 /// Carries out `Repository::holders`.

@@ -51,7 +51,7 @@ impl FoundRepository {
     /// Lets the opened repository show its state of now until it first writes or [`Repository::look_again`] is called.
     /// In an object store this saves requests. For a command that reads once, and for no daemon.
     #[must_use]
-    pub fn as_of_now(mut self) -> FoundRepository {
+    pub fn with_held_lists(mut self) -> FoundRepository {
         self.holds_lists = true;
         self
     }
