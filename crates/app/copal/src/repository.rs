@@ -478,8 +478,8 @@ fn check_once(
     access: Access,
     place: Option<&CachePlace>,
 ) -> Outcome<()> {
-    let is_known = place.map_or(Ok(false), |place| place.has_checked(url))?;
-    if access == Access::Write && !is_known {
+    // A reader may read any copy, such as the replica of a bucket that is lost.
+    if access == Access::Write && !place.map_or(Ok(false), |place| place.has_checked(url))? {
         remote::check_properties(common, url)?;
         if let Some(place) = place {
             place.note_checked(url);

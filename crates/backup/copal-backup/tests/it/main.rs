@@ -17,6 +17,7 @@ mod fleet;
 mod fleet_store;
 mod gate;
 mod handles;
+mod held_lists;
 mod histories;
 mod hostile_network;
 mod incremental;

@@ -302,6 +302,13 @@ impl VolumeStore for MortalStore {
         counts.get_bytes += answer.as_ref().map_or(0, |bytes| bytes.len() as u64);
         self.checked(name, &range, answer)
     }
+    fn hold_list(&self, vid: VolumeId, most: usize) -> Result<(), VolumeError> {
+        self.alive()?;
+        self.inner.hold_list(vid, most)
+    }
+    fn release_lists(&self) {
+        self.inner.release_lists();
+    }
     fn read_ranges(
         &self,
         vid: VolumeId,

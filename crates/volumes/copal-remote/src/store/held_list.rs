@@ -34,6 +34,10 @@ impl HeldLists {
         held.push(Arc::new(HeldList { prefix, objects }));
     }
 
+    pub(super) fn has(&self, prefix: &str) -> bool {
+        self.0.lock().iter().any(|list| list.prefix == prefix)
+    }
+
     /// Ends all holds: a request changes something, or something has changed.
     pub(super) fn release(&self) {
         self.0.lock().clear();

@@ -62,6 +62,9 @@ impl RemoteState {
             VolumeId::ROOT => keys::VOLUMES.to_owned(),
             vid => keys::files_prefix(vid),
         };
+        if self.requests.held.has(&prefix) {
+            return Ok(());
+        }
         let mut objects: Vec<ListedObject> = Vec::new();
         loop {
             let page = self.requests.page(&prefix, objects.last().map(|object| object.key.as_str()), PAGE)?;

@@ -35,11 +35,17 @@ use crate::sessions::parts::RepositoryParts;
 use crate::sessions::repository_locks::RepositoryLocks;
 use copal_chunk::Chunker;
 use copal_volume::{VolumeId, VolumeStore};
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 use uuid::Uuid;
 use zeroize::Zeroizing;
 
 pub use opener::FoundRepository;
+
+/// Most files of a catalog whose list is held.
+const MOST_CATALOG_FILES: usize = 100_000;
 
 /// An open repository.
 pub struct Repository {
@@ -48,6 +54,8 @@ pub struct Repository {
     /// File name of the key slot that opened it.
     opened_by: String,
     names: SnapshotNames,
+    /// Whether a command that reads all logs may hold the list of the whole catalog.
+    holds_lists: AtomicBool,
 }
 
 /// Keys of an opened repository, kept while its store is closed so that others may write.
@@ -121,7 +129,18 @@ impl Repository {
 
     /// Ends [`FoundRepository::with_held_lists`]: later calls see the present state.
     pub fn look_again(&self) {
+        self.holds_lists.store(false, Ordering::Relaxed);
         self.parts.pack_store().volumes.store.release_lists();
+    }
+
+    /// Holds the list of the whole catalog for a command that reads the logs of all VMs, if that is permitted.
+    fn hold_catalog(&self) -> Result<()> {
+        // Once: after a change, lists are current.
+        if self.holds_lists.swap(false, Ordering::Relaxed) {
+            let vid = self.parts.catalog().files().vid();
+            self.parts.pack_store().volumes.store.hold_list(vid, MOST_CATALOG_FILES)?;
+        }
+        Ok(())
     }
 
     /// Sets the number of threads that each operation of this handle computes with. Without this call it is the
@@ -173,6 +192,7 @@ impl Repository {
             info,
             opened_by,
             names: SnapshotNames::default(),
+            holds_lists: AtomicBool::new(false),
         })
     }
 

@@ -8,7 +8,7 @@ use crate::keys::DomainKeys;
 use crate::request::Unlock;
 use crate::request::error::Result;
 use copal_volume::{VolumeId, VolumeStore};
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 use std::thread::Builder;
 use uuid::Uuid;
 
@@ -89,8 +89,9 @@ impl FoundRepository {
         };
         let keys = Arc::new(keys);
         let repository = Repository::open_with(volumes, index, (vid, domain), (keys, encrypted, opened_by))?;
-        if !holds_lists {
-            repository.look_again();
+        match holds_lists {
+            true => repository.holds_lists.store(true, Ordering::Relaxed),
+            false => repository.look_again(),
         }
         Ok(repository)
     }

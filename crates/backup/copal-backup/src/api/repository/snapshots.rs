@@ -61,6 +61,9 @@ impl Repository {
     /// # Errors
     /// `NotFound`; `Damaged`: the list of VMs is damaged. Errors of the store.
     pub fn list(&self, vm: Option<&str>) -> Result<Listing> {
+        if vm.is_none() {
+            self.hold_catalog()?;
+        }
         self.lookup().list(vm)
     }
 

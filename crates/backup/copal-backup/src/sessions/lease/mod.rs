@@ -114,6 +114,7 @@ pub(crate) fn watch_leases(
     if !parts.is_written_by_several() {
         return Ok(fenced);
     }
+    look_again(parts);
     // One list shows all heartbeats. The logs of all VMs are read only if a holder may be dead.
     let heartbeats = newest_heartbeats(parts)?;
     let may_be_dead = heartbeats.values().filter(|beat| {
@@ -141,6 +142,7 @@ pub(crate) fn watch_vm(
     if !parts.is_written_by_several() {
         return Ok(Vec::new());
     }
+    look_again(parts);
     let vm = match parts.directory().find(vm) {
         // Its first backup adds it.
         Err(Error::NotFound { .. }) => return Ok(Vec::new()),
@@ -148,6 +150,11 @@ pub(crate) fn watch_vm(
     };
     fence_silent(parts, &vm, watch, now)?;
     open_sessions(parts, vm.uuid)
+}
+
+/// Lets an observer see the present state: sessions and heartbeats change while it watches.
+fn look_again(parts: &RepositoryParts) {
+    parts.pack_store().volumes.store.release_lists();
 }
 
 /// Ends the sessions of a VM whose holders are silent. A session without a holder is left to an operator.
