@@ -86,15 +86,23 @@ impl ProbeObjects<'_> {
     }
 
     fn create(&self, key: &str, body: &Bytes) -> Result<(), ServiceError> {
-        self.rules.repeat(|| self.service.create(key, body.clone())).map(drop)
+        match self.rules.repeat(|| self.service.create(key, body.clone())) {
+            // Nobody else has the key: the answer to an earlier try was lost.
+            Ok(_) | Err(ServiceError::Taken) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Removes all objects; returns the keys that stay.
     fn remove(&mut self) -> Vec<String> {
         let mut left = Vec::new();
         for key in self.made.drain(..) {
-            // One try each, so that a stopped command ends.
-            match self.service.delete(&key, None) {
+            // One try each once the command is stopped, so that it ends.
+            let removed = match (self.rules.stop)() {
+                true => self.service.delete(&key, None),
+                false => self.rules.repeat(|| self.service.delete(&key, None)),
+            };
+            match removed {
                 Ok(()) | Err(ServiceError::NotFound) => {}
                 Err(_) => left.push(key),
             }
@@ -137,12 +145,13 @@ fn ask(objects: &mut ProbeObjects<'_>) -> Result<ProbeReport, ServiceError> {
     let (first, second) = (Bytes::from(vec![1; 600]), Bytes::from(vec![2; 600]));
     let single = objects.key("single");
     objects.create(&single, &first)?;
-    let create_is_exclusive = refused(objects.service.create(&single, second.clone()).map(drop))?;
+    let create_is_exclusive =
+        refused(objects.rules.repeat(|| objects.service.create(&single, second.clone())).map(drop))?;
     let upload_is_exclusive = ask_upload(objects)?;
     let list_is_current = ask_list(objects)?;
     let deleted = objects.key("deleted");
     objects.create(&deleted, &first)?;
-    let may_delete = permitted(objects.service.delete(&deleted, None))?;
+    let may_delete = permitted(objects.rules.repeat(|| objects.service.delete(&deleted, None)))?;
     let may_overwrite = ask_overwrite(objects, &single, &second)?;
     let delete_has_condition = match may_delete {
         ProbeOutcome::Yes => ask_condition(objects)?,
@@ -188,7 +197,7 @@ fn denied(error: ServiceError) -> Result<ProbeOutcome, ServiceError> {
 fn ask_upload(objects: &mut ProbeObjects<'_>) -> Result<ProbeOutcome, ServiceError> {
     let key = objects.key("upload");
     objects.create(&key, &Bytes::from(vec![1; 600]))?;
-    let mut upload = objects.service.upload(&key)?;
+    let mut upload = objects.rules.repeat(|| objects.service.upload(&key))?;
     upload.append(Bytes::from(vec![2; UPLOAD_BYTES]))?;
     let outcome = refused(upload.complete().map(drop));
     upload.abort();
@@ -212,14 +221,16 @@ fn ask_list(objects: &mut ProbeObjects<'_>) -> Result<ProbeOutcome, ServiceError
         }
     }
     let first = keys.remove(0);
-    if permitted(objects.service.delete(&first, None))? == ProbeOutcome::Yes && listed(objects)? != keys {
+    if permitted(objects.rules.repeat(|| objects.service.delete(&first, None)))? == ProbeOutcome::Yes
+        && listed(objects)? != keys
+    {
         return Ok(ProbeOutcome::No);
     }
     Ok(ProbeOutcome::Yes)
 }
 
 fn ask_overwrite(objects: &ProbeObjects<'_>, key: &str, body: &Bytes) -> Result<ProbeOutcome, ServiceError> {
-    match objects.service.overwrite(key, body.clone()) {
+    match objects.rules.repeat(|| objects.service.overwrite(key, body.clone())) {
         Ok(()) => Ok(ProbeOutcome::Yes),
         // A policy may ask for the condition.
         Err(ServiceError::Taken) => Ok(ProbeOutcome::Denied),
@@ -234,7 +245,7 @@ fn ask_condition(objects: &mut ProbeObjects<'_>) -> Result<ProbeOutcome, Service
     objects.rules.repeat(|| objects.service.delete(&key, None))?;
     objects.create(&key, &Bytes::from(vec![5; 700]))?;
     let _ = objects.service.delete(&key, Some(&old));
-    match objects.service.front(&key, 512) {
+    match objects.rules.repeat(|| objects.service.front(&key, 512)) {
         Ok(_) => Ok(ProbeOutcome::Yes),
         Err(ServiceError::NotFound) => Ok(ProbeOutcome::No),
         Err(error) => Err(error),

@@ -9,10 +9,16 @@ use crate::{
 use copal_remote::{
     ProbeReport, RemoteError, RemoteFailure, RemoteOptions, RemoteStore, RemoteUrl, is_remote,
 };
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 /// Time after which a request is given up, unless `--retry-for` says otherwise.
 const RETRY_FOR: Duration = Duration::from_secs(15 * 60);
+/// Pause before a probe is repeated.
+const PROBE_PAUSE: Duration = Duration::from_millis(200);
 
 fn options(common: &CommonArgs) -> RemoteOptions {
     RemoteOptions {
@@ -99,13 +105,27 @@ pub(crate) fn probe(common: &CommonArgs, url: &RemoteUrl) -> Outcome<ProbeReport
     RemoteStore::probe(url, &options(common)).map_err(of_remote)
 }
 
-/// Refuses an object store without the properties that a repository needs.
+/// Refuses an object store without the properties that a repository needs. A probe does not repeat each request, so a
+/// bad network may end one early or spoil it: it is repeated within the time for requests without an answer, and only two
+/// probes in turn refuse a store.
 /// # Errors
 /// As [`probe`]; `unsuitable`.
 pub(crate) fn check_properties(common: &CommonArgs, url: &RemoteUrl) -> Outcome<()> {
-    match probe(common, url)?.unsuitable() {
-        Some(why) => Err(unsuitable(url, why)),
-        None => Ok(()),
+    let (began, limit) = (Instant::now(), options(common).retry_for);
+    let mut is_doubted = false;
+    loop {
+        match probe(common, url).map(|report| report.unsuitable()) {
+            Ok(None) => return Ok(()),
+            Ok(Some(why)) if is_doubted => return Err(unsuitable(url, why)),
+            Ok(Some(_)) => is_doubted = true,
+            Err(failure)
+                if failure.exit_code == exit::TOO_FEW && began.elapsed() < limit && !signals::is_caught() =>
+            {
+                tracing::debug!("{}; the probe begins again", failure.sentence);
+                std::thread::park_timeout(PROBE_PAUSE);
+            }
+            Err(failure) => return Err(failure),
+        }
     }
 }
 

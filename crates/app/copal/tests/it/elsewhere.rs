@@ -124,6 +124,9 @@ fn a_bad_network_loses_no_backup() {
     good(&host, &["backup", "--vm", "web", &disk]);
     good(&host, &["forget", "--vm", "web", "--keep-last", "1"]);
     good(&host, &["delete"]);
+    // A host that checks the store first.
+    let other = bucket.host();
+    good(&other, &["backup", "--vm", "web", &disk]);
     bucket.server.clear_faults();
     good(&host, &["check", "--read-data"]);
     good(&host, &["restore", "latest", "--vm", "web", "--target", &host.word("out")]);

@@ -253,11 +253,13 @@ fn the_size_of_a_vm_is_reported_and_the_vm_can_be_removed() {
     assert!(after.dead_frames > 0 && after.dead_bytes > 0, "{after:?}");
 
     // A leak: a backup that never ended left packs without a record.
-    let dead_before = after.dead_frames;
+    let stored = |stats: &VmStats| stats.chunk_pack_bytes + stats.recipe_pack_bytes;
     let repaired = repository.repair_leak("web", 24 << 20, &Silent, &CancelFlag::new()).unwrap();
     assert_eq!((repaired.by_walk, repaired.by_summary), (1, 0));
     let repaired = repository.vm_stats("web").unwrap();
-    assert!(repaired.dead_frames >= dead_before, "{repaired:?}");
+    // By chance, a summary takes a dead frame for a live one. The exact walk may then free its whole pack.
+    let freed = stored(&after) - stored(&repaired);
+    assert!(repaired.dead_bytes + freed >= after.dead_bytes, "{after:?} {repaired:?}");
     assert_eq!(repaired.leak_estimate_bytes, 0);
 
     let refused = repository.remove_vm("web", false, false).unwrap_err();

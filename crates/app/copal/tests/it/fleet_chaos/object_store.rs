@@ -92,6 +92,7 @@ impl Elsewhere {
             .args(words)
             .current_dir(self.path())
             .env_clear()
+            .env("HOME", self.path())
             .env(
                 "COPAL_REPOSITORY",
                 format!("s3://{BUCKET}/office?endpoint={}&region=us-east-1", self.server.url()),
@@ -220,8 +221,9 @@ impl Storm {
             told: Vec::new(),
             counts: Counts::default(),
         };
-        storm.hosts.server.set_faults(move |request| fault(seed, request));
+        // First, so that each host checks the store: an upload of that check whose abort is lost stays.
         storm.hosts.agents = HOSTS.iter().map(|host| storm.hosts.agent(host)).collect();
+        storm.hosts.server.set_faults(move |request| fault(seed, request));
         storm.write_images(0);
         let job = storm.hosts.begin(&job()).end();
         assert_eq!(job.code, Some(0), "{job:?}");
