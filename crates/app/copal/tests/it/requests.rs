@@ -1,6 +1,6 @@
 //! Requests and bytes of commands on an object store, counted by the server.
 
-use crate::elsewhere::{Bucket, command, good, image};
+use crate::elsewhere::{Bucket, bad, command, good, image};
 use crate::harness::{House, Run};
 use copal_testkit::LoggedRequest;
 use std::os::unix::fs::PermissionsExt;
@@ -134,4 +134,41 @@ fn a_cache_is_never_needed_and_never_believed() {
     assert_eq!(listed.matches("web").count(), 5, "{listed}");
     good(&host, &["restore", "latest", "--vm", "web", "--target", &host.word("out")]);
     assert!(std::fs::read(host.path("out")).unwrap() == std::fs::read(host.path("disk")).unwrap());
+}
+
+/// A host checks the store before it first writes, and remembers the result.
+#[test]
+fn a_store_that_ignores_conditions_is_refused_at_a_hosts_first_write() {
+    let bucket = Bucket::new();
+    let (host, other) = (bucket.host(), bucket.host());
+    good(&host, &["init"]);
+    let disk = image(&host, "disk", 7, 1 << 20);
+    bucket.server.ignore_put_conditions(true);
+    let refused = bad(&other, &["backup", "--vm", "web", &disk], 21);
+    assert!(refused.contains("If-None-Match"), "{refused}");
+    good(&other, &["snapshots"]);
+    bucket.server.ignore_put_conditions(false);
+    good(&other, &["backup", "--vm", "web", &disk]);
+    bucket.server.take_requests();
+    good(&other, &["backup", "--vm", "web", &disk]);
+    assert_eq!(bucket.server.count(|request| request.key.contains("/p/")), 0, "it is remembered");
+}
+
+/// A copy of a bucket below another prefix is the same repository: a host that used one does not write to the other.
+#[test]
+fn a_copy_of_a_repository_below_another_prefix_takes_no_backup() {
+    let bucket = Bucket::new();
+    let host = bucket.host();
+    good(&host, &["init"]);
+    let disk = image(&host, "disk", 8, 1 << 20);
+    good(&host, &["backup", "--vm", "web", &disk]);
+    for (key, body) in bucket.server.objects("vms") {
+        bucket.server.put_object("vms", &key.replacen("office/", "copy/", 1), body);
+    }
+    let address = format!("s3://vms/copy?endpoint={}&region=us-east-1", bucket.server.url());
+    let refused = bad(&host, &["backup", "--vm", "web", &disk, "--repo", &address], 21);
+    assert!(refused.contains("hold the same repository") && refused.contains("address.json"), "{refused}");
+    let listed = good(&host, &["snapshots", "--repo", &address]);
+    assert!(listed.contains("web"), "a reader may use the copy: {listed}");
+    good(&host, &["backup", "--vm", "web", &disk]);
 }

@@ -108,7 +108,7 @@ impl RemoteState {
         tries: &mut Vec<FileId>,
     ) -> Result<CreateOutcome, VolumeError> {
         let fid = tries[0];
-        self.requests.held.release();
+        let _change = self.requests.held.change();
         let mut clock = self.requests.rules.start();
         let mut may_be_there = false;
         let mut object = object.clone();
@@ -238,7 +238,7 @@ impl RemoteState {
         fid: FileId,
         tries: &[FileId],
     ) -> Result<Option<FileId>, VolumeError> {
-        self.requests.held.release();
+        let _change = self.requests.held.change();
         let tombstone = Bytes::from(tombstone_object(key, fid, self.objects.stamp_ms()));
         loop {
             let sent = self.requests.rules.repeat(|| self.requests.service.create(key, tombstone.clone()));
@@ -260,7 +260,7 @@ impl RemoteState {
     /// # Errors
     /// `Unknown`: the delete may take effect later.
     pub(super) fn delete(&self, key: &str, fid: FileId) -> Result<(), VolumeError> {
-        self.requests.held.release();
+        let _change = self.requests.held.change();
         let fid = self.known_as(fid);
         for _ in 0..REPLACED_TRIES {
             // Asked from the store: the object may be another than the one remembered.

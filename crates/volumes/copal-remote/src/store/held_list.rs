@@ -1,7 +1,7 @@
 //! Lists of volumes as a command saw them when it began.
 //!
 //! Invariants
-//! - A list was complete when it was read, and this process has changed nothing since.
+//! - A list was complete when it was read, and no change by this process was in progress then or has begun since.
 //! - A listed object that is gone ends the hold, so the next list is current.
 
 use crate::service::{ListedObject, ListedPage};
@@ -10,7 +10,27 @@ use std::sync::Arc;
 
 /// The lists that are held.
 #[derive(Default)]
-pub(super) struct HeldLists(Mutex<Vec<Arc<HeldList>>>);
+pub(super) struct HeldLists(Mutex<HeldState>);
+
+#[derive(Default)]
+struct HeldState {
+    lists: Vec<Arc<HeldList>>,
+    /// Changes in progress.
+    changing: usize,
+    /// Ended holds: a list that was begun before the last one is not held.
+    ended: u64,
+}
+
+/// A change in progress: no list is held until it has ended.
+pub(super) struct ChangeGuard<'a>(&'a HeldLists);
+
+impl Drop for ChangeGuard<'_> {
+    fn drop(&mut self) {
+        let mut held = self.0.0.lock();
+        held.changing -= 1;
+        held.ended += 1;
+    }
+}
 
 struct HeldList {
     prefix: String,
@@ -27,24 +47,41 @@ pub(super) enum HeldObject {
 }
 
 impl HeldLists {
-    /// Holds all objects below a prefix.
-    pub(super) fn hold(&self, prefix: String, objects: Vec<ListedObject>) {
+    /// State in which a list begins.
+    pub(super) fn begin(&self) -> u64 {
+        self.0.lock().ended
+    }
+
+    /// Holds all objects below a prefix, unless something has changed since the list was begun.
+    pub(super) fn hold(&self, prefix: String, objects: Vec<ListedObject>, begun: u64) {
         let mut held = self.0.lock();
-        held.retain(|list| list.prefix != prefix);
-        held.push(Arc::new(HeldList { prefix, objects }));
+        if held.changing == 0 && held.ended == begun {
+            held.lists.retain(|list| list.prefix != prefix);
+            held.lists.push(Arc::new(HeldList { prefix, objects }));
+        }
+    }
+
+    /// Ends all holds, and permits none until the change has ended.
+    pub(super) fn change(&self) -> ChangeGuard<'_> {
+        let mut held = self.0.lock();
+        held.lists.clear();
+        held.changing += 1;
+        ChangeGuard(self)
     }
 
     pub(super) fn has(&self, prefix: &str) -> bool {
-        self.0.lock().iter().any(|list| list.prefix == prefix)
+        self.0.lock().lists.iter().any(|list| list.prefix == prefix)
     }
 
-    /// Ends all holds: a request changes something, or something has changed.
+    /// Ends all holds: something has changed.
     pub(super) fn release(&self) {
-        self.0.lock().clear();
+        let mut held = self.0.lock();
+        held.lists.clear();
+        held.ended += 1;
     }
 
     fn of(&self, key: &str) -> Option<Arc<HeldList>> {
-        self.0.lock().iter().find(|list| key.starts_with(&list.prefix)).cloned()
+        self.0.lock().lists.iter().find(|list| key.starts_with(&list.prefix)).cloned()
     }
 
     /// The object of a key, as it was listed.
@@ -82,7 +119,7 @@ mod tests {
         let object = |name: &&str| ListedObject { key: of(name), bytes: 1, tag: "t".to_owned() };
         let held = HeldLists::default();
         assert!(held.page(&of(""), None, 9).is_none());
-        held.hold(of(""), ["61", "6161", "6162", "62"].iter().map(object).collect());
+        held.hold(of(""), ["61", "6161", "6162", "62"].iter().map(object).collect(), held.begin());
         let names = |prefix: &str, after: Option<&str>, limit| {
             let page = held.page(&of(prefix), after.map(of).as_deref(), limit).unwrap();
             let names: Vec<String> =
@@ -98,9 +135,20 @@ mod tests {
         assert!(matches!(held.object(&of("63")), HeldObject::Absent));
         let other = keys::files_prefix(VolumeId(8));
         assert!(matches!(held.object(&other), HeldObject::Unknown) && held.page(&other, None, 9).is_none());
-        held.hold(other.clone(), Vec::new());
+        held.hold(other.clone(), Vec::new(), held.begin());
         assert!(held.page(&of(""), None, 9).is_some() && held.page(&other, None, 9).is_some());
         held.release();
         assert!(held.page(&of(""), None, 9).is_none());
+        // A change that was in progress while the list was read may be missing in it.
+        let during = held.change();
+        let begun = held.begin();
+        held.hold(other.clone(), Vec::new(), begun);
+        drop(during);
+        held.hold(other.clone(), Vec::new(), begun);
+        assert!(held.page(&other, None, 9).is_none());
+        held.hold(other.clone(), Vec::new(), held.begin());
+        assert!(held.page(&other, None, 9).is_some());
+        let _change = held.change();
+        assert!(held.page(&other, None, 9).is_none());
     }
 }

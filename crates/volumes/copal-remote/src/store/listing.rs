@@ -65,6 +65,7 @@ impl RemoteState {
         if self.requests.held.has(&prefix) {
             return Ok(());
         }
+        let begun = self.requests.held.begin();
         let mut objects: Vec<ListedObject> = Vec::new();
         loop {
             let page = self.requests.page(&prefix, objects.last().map(|object| object.key.as_str()), PAGE)?;
@@ -76,7 +77,7 @@ impl RemoteState {
                 _ => {}
             }
         }
-        self.requests.held.hold(prefix, objects);
+        self.requests.held.hold(prefix, objects, begun);
         Ok(())
     }
 

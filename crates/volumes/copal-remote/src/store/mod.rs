@@ -280,8 +280,10 @@ impl VolumeStore for RemoteStore {
             Consistency::Available | Consistency::Strict => Consistency::Strict,
         };
         let object = self.shared.objects.look_up(&key, &ReadOptions { consistency, ..*options }, 0)?;
-        // The body of a short file is as new as this answer.
-        object.is_fresh.store(true, Relaxed);
+        if consistency == Consistency::Strict {
+            // The body of a short file is as new as this answer.
+            object.is_fresh.store(true, Relaxed);
+        }
         Ok(object.info.clone())
     }
 

@@ -170,7 +170,7 @@ impl VolumeRecords {
             }
         });
         let record = Bytes::from(volume_record(&key, vid));
-        self.requests.held.release();
+        let _change = self.requests.held.change();
         loop {
             match self.requests.rules.repeat(|| self.requests.service.create(&key, record.clone())) {
                 Ok(tag) => {
@@ -229,7 +229,7 @@ impl VolumeRecords {
     }
 
     pub(super) fn remove_volume(&self, vid: VolumeId, how: RemoveMode) -> Result<(), VolumeError> {
-        self.requests.held.release();
+        let _change = self.requests.held.change();
         let key = self.record_key(vid)?;
         let has_children = !self.requests.page(&format!("{key}/"), None, PAGE)?.objects.is_empty();
         // Whether it is empty cannot be held while another host puts a file there; an empty one costs nothing.
@@ -264,7 +264,7 @@ impl VolumeRecords {
     /// listed files whose record is missing now was removed. Its id is random, so no later record has it.
     pub(super) fn sweep(&self) -> Result<u64, VolumeError> {
         // A held list of records is older than the prefixes.
-        self.requests.held.release();
+        let _change = self.requests.held.change();
         let groups = self.requests.rules.repeat(|| self.requests.service.groups(keys::FILES));
         let groups = groups.map_err(|error| of_service(&error))?;
         let mut without: HashSet<VolumeId> =

@@ -96,7 +96,8 @@ impl RemoteWriter {
             created_ms: self.state.objects.stamp_ms(),
             metadata: self.options.metadata.clone(),
         };
-        self.state.requests.held.release();
+        let state = self.state.clone();
+        let _change = state.requests.held.change();
         let tail = Bytes::from(stream_tail(&info, body.sums));
         body.upload.append(tail).map_err(|error| VolumeError::from(error.give_up()))?;
         let outcome = body.upload.complete();

@@ -56,7 +56,11 @@ impl ObjectCache {
         };
         // Refuses a directory in which nothing can be written.
         let trial = cache.write_file(&cache.directory.join("trial"), b"")?;
-        fs::remove_file(trial)?;
+        match fs::remove_file(trial) {
+            // Another process has made the same trial at once.
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
         if sweep::is_due(directory) {
             cache.sweep();
         }
