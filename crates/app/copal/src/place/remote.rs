@@ -105,9 +105,9 @@ pub(crate) fn probe(common: &CommonArgs, url: &RemoteUrl) -> Outcome<ProbeReport
     RemoteStore::probe(url, &options(common)).map_err(of_remote)
 }
 
-/// Refuses an object store without the properties that a repository needs. A probe does not repeat each request, so a
-/// bad network may end one early or spoil it: it is repeated within the time for requests without an answer, and only two
-/// probes in turn refuse a store.
+/// Refuses an object store without the properties that a repository needs. A bad network may end a probe early or spoil
+/// it. A probe that ended early is repeated within the time for requests without an answer. Only two probes in turn
+/// refuse a store.
 /// # Errors
 /// As [`probe`]; `unsuitable`.
 pub(crate) fn check_properties(common: &CommonArgs, url: &RemoteUrl) -> Outcome<()> {
