@@ -4,6 +4,7 @@ use crate::index::reindex::{self, PackScope};
 use crate::packs::home::PackHome;
 use crate::request::RepositoryStats;
 use crate::request::error::{Error, Result};
+use crate::request::progress::{CancelFlag, Silent};
 use crate::sessions::parts::{RepositoryParts, readable};
 use crate::snapshot::manifest::ManifestDisk;
 use copal_volume::VolumeId;
@@ -35,7 +36,7 @@ pub(crate) fn repository_stats(parts: &RepositoryParts) -> Result<RepositoryStat
         }
     }
     stats.metadata_bytes += bytes_of(parts.catalog().files().vid())?;
-    readable(parts.index_new_packs())?;
+    readable(parts.index_new_packs(&Silent, &CancelFlag::new()))?;
     reindex::for_each_pack(parts.pack_store(), PackScope::All, |pack| {
         stats.packs += 1;
         match pack.home {

@@ -124,7 +124,8 @@ fn run(
     let (session, mut base) = BackupSession::open(parts, &vm, holder)?;
     let watched = BackupObserver { progress, cancel };
     let names = request.disks.iter().map(|disk| disk.name.as_str());
-    let looked = base.iter_mut().try_for_each(|base| base.look_back(parts, vm.uuid, names.clone()));
+    let mut look_back = || base.iter_mut().try_for_each(|base| base.look_back(parts, vm.uuid, names.clone()));
+    let looked = session.index_packs(parts, progress, cancel).and_then(|()| look_back());
     let outcome = looked
         .and_then(|()| request_check::follows(request, base.as_ref()))
         .and_then(|()| produce(parts, request, &session, base.as_ref(), others, watched));

@@ -14,6 +14,7 @@ use crate::keys::role::Role;
 use crate::packs::volumes::settled;
 use crate::request::Vm;
 use crate::request::error::{Error, Result};
+use crate::request::progress::{CancelFlag, Progress};
 use crate::retention::misdated;
 use crate::sessions::lease::{SessionHolder, fence::fence_dead_here, sessions as leases};
 use crate::sessions::parts::RepositoryParts;
@@ -41,26 +42,11 @@ pub(crate) struct PublishedAs {
 
 impl BackupSession {
     /// Opens a session on the newest readable snapshot; in a store with one writer it first ends earlier
-    /// sessions. In a fleet the index of the VM is up to date afterwards.
+    /// sessions.
     /// # Errors
     /// `SessionOpen`: in a fleet on several servers, another session of the VM is open, and may be alive
     /// (BAK-21). Errors of the store.
     pub(crate) fn open(
-        parts: &RepositoryParts,
-        vm: &Vm,
-        holder: &mut SessionHolder<'_>,
-    ) -> Result<(BackupSession, Option<BaseSnapshot>)> {
-        let opened = BackupSession::append_open(parts, vm, holder)?;
-        if parts.pack_store().layout.is_fleet() {
-            // This must follow the Open record: a prune has listed its packs before the record, or sees the
-            // session.
-            parts.finish_removals_of(vm.uuid, &*parts.catalog().known_vm(vm.uuid)?)?;
-            parts.index_vm(vm.uuid)?;
-        }
-        Ok(opened)
-    }
-
-    fn append_open(
         parts: &RepositoryParts,
         named: &Vm,
         holder: &mut SessionHolder<'_>,
@@ -135,6 +121,24 @@ impl BackupSession {
         }
         tracing::warn!(%error, "error of a backup after another process had fenced its session");
         Error::Fenced
+    }
+
+    /// In a fleet, finishes removals of the VM that were interrupted, and brings the index of the VM up to date.
+    ///
+    /// This must follow the Open record: a prune has listed its packs before the record, or sees the session.
+    /// # Errors
+    /// `Cancelled`; as [`RepositoryParts::index_vm`].
+    pub(super) fn index_packs(
+        &self,
+        parts: &RepositoryParts,
+        progress: &dyn Progress,
+        cancel: &CancelFlag,
+    ) -> Result<()> {
+        if parts.pack_store().layout.is_fleet() {
+            parts.finish_removals_of(self.vm, &*parts.catalog().known_vm(self.vm)?)?;
+            parts.index_vm(self.vm, progress, cancel)?;
+        }
+        Ok(())
     }
 
     /// Ends the session: it can no longer publish.

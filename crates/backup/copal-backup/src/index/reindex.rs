@@ -120,23 +120,22 @@ pub(crate) fn reindex(
         }
         Ok(())
     })?;
-    let mut present = Vec::new();
-    let mut unknown = UnknownPacks {
-        pack_store,
-        progress,
-        cancel,
-        packs: Vec::new(),
-        is_announced: false,
-        summary: &mut summary,
-    };
+    let (mut present, mut unknown) = (Vec::new(), 0);
     for_each_pack(pack_store, whose, |pack| {
         present.push(pack.number);
-        match pack_store.index.pack(pack.number)? {
+        unknown += u64::from(pack_store.index.pack(pack.number)?.is_none());
+        Ok(())
+    })?;
+    if unknown > 0 {
+        progress.stage(Stage::Index, "", unknown);
+        let mut unknown =
+            UnknownPacks { pack_store, progress, cancel, packs: Vec::new(), summary: &mut summary };
+        for_each_pack(pack_store, whose, |pack| match pack_store.index.pack(pack.number)? {
             Some(_) => Ok(()),
             None => unknown.add(pack),
-        }
-    })?;
-    unknown.enter_all()?;
+        })?;
+        unknown.enter_all()?;
+    }
     present.sort_unstable();
     known.retain(|pack| present.binary_search(pack).is_err());
     for pack in &known {
@@ -154,17 +153,11 @@ struct UnknownPacks<'a> {
     progress: &'a dyn Progress,
     cancel: &'a CancelFlag,
     packs: Vec<StoredPack>,
-    /// Whether the stage was announced.
-    is_announced: bool,
     summary: &'a mut IndexSummary,
 }
 
 impl UnknownPacks<'_> {
     fn add(&mut self, pack: StoredPack) -> Result<()> {
-        if !self.is_announced {
-            self.is_announced = true;
-            self.progress.stage(Stage::Index, "", 0);
-        }
         self.packs.push(pack);
         if self.packs.len() < FOOTERS_AHEAD { Ok(()) } else { self.enter_all() }
     }

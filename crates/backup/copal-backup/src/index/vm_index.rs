@@ -17,7 +17,7 @@ use crate::index::reindex::{self, PackScope};
 use crate::packs::home::PackHome;
 use crate::packs::pack_store::{IndexUpdates, PackStore};
 use crate::request::error::{Error, Result};
-use crate::request::progress::{CancelFlag, Silent};
+use crate::request::progress::{CancelFlag, Progress, Silent};
 use crate::steps::frames::is_in_use;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -54,9 +54,15 @@ impl VmIndex {
     /// Adds packs and moved chunks; removes dead frames.
     /// # Errors
     /// `Damaged`: a list of moved or dead frames is damaged. Errors of the store and the index.
-    pub(crate) fn index(&self, pack_store: &PackStore, vm: Uuid) -> Result<()> {
+    pub(crate) fn index(
+        &self,
+        pack_store: &PackStore,
+        vm: Uuid,
+        progress: &dyn Progress,
+        cancel: &CancelFlag,
+    ) -> Result<()> {
         loop {
-            let list = self.index_live_and_dead(pack_store, vm)?;
+            let list = self.index_live_and_dead(pack_store, vm, progress, cancel)?;
             let is_left_out = |known: &KnownIndex| known.removed_dead == Some(list);
             if self.known.lock().get(&vm).is_some_and(is_left_out) {
                 return Ok(());
@@ -75,10 +81,16 @@ impl VmIndex {
     /// Adds packs and moved chunks; dead frames may be among them. Returns the list of dead frames.
     /// # Errors
     /// As [`VmIndex::index`].
-    pub(crate) fn index_live_and_dead(&self, pack_store: &PackStore, vm: Uuid) -> Result<Option<DeadList>> {
+    pub(crate) fn index_live_and_dead(
+        &self,
+        pack_store: &PackStore,
+        vm: Uuid,
+        progress: &dyn Progress,
+        cancel: &CancelFlag,
+    ) -> Result<Option<DeadList>> {
         // An earlier end than the present one only makes a reader look once more.
         let next_number = self.catalog.known_vm(vm)?.next_number;
-        writable(reindex::reindex(pack_store, PackScope::Vm(vm), &Silent, &CancelFlag::new()))?;
+        writable(reindex::reindex(pack_store, PackScope::Vm(vm), progress, cancel))?;
         self.known.lock().entry(vm).or_default().next_number = next_number;
         self.apply_moved_lists(pack_store, vm)
     }
@@ -112,7 +124,7 @@ impl IndexUpdates for VmIndex {
             return Ok(());
         }
         pack_store.forget_cached();
-        self.index(pack_store, vm)
+        self.index(pack_store, vm, &Silent, &CancelFlag::new())
     }
 }
 

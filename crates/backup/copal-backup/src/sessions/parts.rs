@@ -18,7 +18,7 @@ use crate::keys::roles::Roles;
 use crate::packs::pack_store::PackStore;
 use crate::request::Layout;
 use crate::request::error::{Error, Result};
-use crate::request::progress::{CancelFlag, Silent};
+use crate::request::progress::{CancelFlag, Progress, Silent};
 use crate::sessions::repository_locks::RepositoryLocks;
 use crate::snapshot::manifest::{self, Manifest};
 use crate::steps::session::first_removed;
@@ -292,11 +292,16 @@ impl RepositoryParts {
     /// Brings the index up to date for reading snapshots of a VM. A damaged index is returned and does not
     /// fail: readers find most frames by the locations in recipes. In a fleet on several servers, the first reader that
     /// misses a frame does it: with an index in memory it reads the footers of all packs.
-    pub(crate) fn index_for_reading(&self, vm: Uuid) -> Result<Option<Error>> {
+    pub(crate) fn index_for_reading(
+        &self,
+        vm: Uuid,
+        progress: &dyn Progress,
+        cancel: &CancelFlag,
+    ) -> Result<Option<Error>> {
         readable(match self.pack_store.layout {
-            Layout::Solo => self.index_new_packs(),
+            Layout::Solo => self.index_new_packs(progress, cancel),
             Layout::Fleet { .. } if self.pack_store.volumes.store.is_replicated() => Ok(()),
-            Layout::Fleet { .. } => self.index_vm(vm),
+            Layout::Fleet { .. } => self.index_vm(vm, progress, cancel),
         })
     }
 
@@ -304,13 +309,18 @@ impl RepositoryParts {
     /// added some.
     /// # Errors
     /// `Damaged`: a list of dead or moved frames is damaged. Errors of the store and the index.
-    pub(crate) fn index_vm(&self, vm: Uuid) -> Result<()> {
-        self.vm_index.index(&self.pack_store, vm)
+    pub(crate) fn index_vm(&self, vm: Uuid, progress: &dyn Progress, cancel: &CancelFlag) -> Result<()> {
+        self.vm_index.index(&self.pack_store, vm, progress, cancel)
     }
 
     /// As [`RepositoryParts::index_vm`], including dead frames.
-    pub(crate) fn index_vm_packs(&self, vm: Uuid) -> Result<()> {
-        self.vm_index.index_live_and_dead(&self.pack_store, vm).map(drop)
+    pub(crate) fn index_vm_packs(
+        &self,
+        vm: Uuid,
+        progress: &dyn Progress,
+        cancel: &CancelFlag,
+    ) -> Result<()> {
+        self.vm_index.index_live_and_dead(&self.pack_store, vm, progress, cancel).map(drop)
     }
 
     /// Maps moved chunks of a VM of a fleet to their popular frames, in an index that knows its packs.
@@ -330,8 +340,8 @@ impl RepositoryParts {
         self.vm_index.forget();
     }
 
-    fn reindex(&self, whose: PackScope) -> Result<()> {
-        match reindex::reindex(&self.pack_store, whose, &Silent, &CancelFlag::new()) {
+    fn reindex(&self, progress: &dyn Progress, cancel: &CancelFlag) -> Result<()> {
+        match reindex::reindex(&self.pack_store, PackScope::All, progress, cancel) {
             // The store is open for reading only: the index stays as it is.
             Err(Error::Index(copal_kv::Error::ReadOnly)) => Ok(()),
             outcome => outcome.map(drop),
@@ -339,24 +349,24 @@ impl RepositoryParts {
     }
 
     /// Brings the index up to date, once per open repository; not at all if no pack has changed.
-    pub(crate) fn index_new_packs(&self) -> Result<()> {
-        self.index_packs(false)
+    pub(crate) fn index_new_packs(&self, progress: &dyn Progress, cancel: &CancelFlag) -> Result<()> {
+        self.index_packs(false, progress, cancel)
     }
 
     /// As [`RepositoryParts::index_new_packs`], with a look at every pack.
-    pub(crate) fn index_all_packs(&self) -> Result<()> {
-        self.index_packs(true)
+    pub(crate) fn index_all_packs(&self, progress: &dyn Progress, cancel: &CancelFlag) -> Result<()> {
+        self.index_packs(true, progress, cancel)
     }
 
-    fn index_packs(&self, all: bool) -> Result<()> {
+    fn index_packs(&self, all: bool, progress: &dyn Progress, cancel: &CancelFlag) -> Result<()> {
         if self.pack_store.layout.is_fleet() {
-            return self.reindex(PackScope::All);
+            return self.reindex(progress, cancel);
         }
         let mut indexed = self.indexed.lock();
         if all || !indexed.is_current {
             let epoch = newest_epoch(self.catalog.files())?;
             if all || self.pack_store.index.epoch()? != Some(epoch) {
-                self.reindex(PackScope::All)?;
+                self.reindex(progress, cancel)?;
             }
             indexed.epoch = epoch;
             indexed.is_current = true;
@@ -368,7 +378,7 @@ impl RepositoryParts {
     pub(crate) fn begin_change(&self) -> Result<PackChange<'_>> {
         let mut changing = self.changing.lock();
         while changing.active == 0 {
-            self.index_new_packs()?;
+            self.index_new_packs(&Silent, &CancelFlag::new())?;
             let from = self.indexed.lock().epoch;
             self.finish_removals(from)?;
             if let Some(epoch) = raise_epoch(self.catalog.files(), from)? {

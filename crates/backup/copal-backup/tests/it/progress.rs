@@ -4,7 +4,7 @@ use crate::world::*;
 use copal_backup::*;
 use copal_disk::source::{Extent, Source, SourceError};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// The announced and the finished work for disks.
@@ -125,4 +125,61 @@ fn a_failed_estimate_fails_no_backup() {
         assert_eq!(work.announced.into_inner(), if announces { read } else { 0 });
         assert_eq!(work.done.into_inner(), read);
     }
+}
+
+/// Packs whose footers are read, as announced and as done; may cancel after some.
+#[derive(Default)]
+struct Footers {
+    announced: AtomicU64,
+    done: AtomicU64,
+    reads: AtomicBool,
+    cancel_after: Option<u64>,
+    cancel: CancelFlag,
+}
+
+impl Progress for Footers {
+    fn stage(&self, stage: Stage, _: &str, total: u64) {
+        let reads = stage == Stage::Index;
+        self.reads.store(reads, Ordering::Relaxed);
+        if reads {
+            self.announced.fetch_add(total, Ordering::Relaxed);
+        }
+    }
+    fn advance(&self, delta: u64) {
+        if self.reads.load(Ordering::Relaxed) {
+            let done = self.done.fetch_add(delta, Ordering::Relaxed) + delta;
+            if self.cancel_after == Some(done) {
+                self.cancel.cancel();
+            }
+        }
+    }
+}
+
+/// Symptom: the first backup of a host into an old repository showed `plan` for minutes, and Ctrl-C did not end it before
+/// all footers were read. Cause: the index of the VM was brought up to date without the caller's progress and cancellation.
+/// Fix: it is a stage, whose total is the number of unknown packs; a cancelled one ends the session.
+#[test]
+fn a_host_without_an_index_shows_how_many_packs_it_reads() {
+    let store = embedded_store();
+    let mut disk = Disk::new(4 << 20);
+    let repository = init_as(&store, FLEET);
+    for seed in 0..6 {
+        Random::new(seed).fill(&mut disk.bytes);
+        back_up(&repository, "web", &disk, false);
+    }
+    let packs = repository.stats().unwrap().packs;
+    assert!(packs >= 6, "{packs}");
+    let stopped = Footers { cancel_after: Some(3), ..Footers::default() };
+    let outcome = open(&store).backup(request("web", &disk, false), &stopped, &stopped.cancel);
+    assert!(matches!(outcome, Err(Error::Cancelled { .. })), "{outcome:?}");
+    assert_eq!((stopped.announced.into_inner(), stopped.done.into_inner()), (packs, 3));
+    // The session of the cancelled backup has ended, so the other host needs no wait.
+    let host = open(&store);
+    let footers = Footers::default();
+    host.backup(request("web", &disk, false), &footers, &CancelFlag::new()).unwrap();
+    assert_eq!((footers.announced.into_inner(), footers.done.into_inner()), (packs, packs));
+    // A host that knows all packs announces none.
+    let footers = Footers::default();
+    host.backup(request("web", &disk, false), &footers, &CancelFlag::new()).unwrap();
+    assert_eq!((footers.announced.into_inner(), footers.done.into_inner()), (0, 0));
 }

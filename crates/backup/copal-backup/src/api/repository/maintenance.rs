@@ -17,7 +17,7 @@ use crate::popular::gc::remove_unneeded;
 use crate::popular::{self, PopularFrames, PopularStatus, SpoiledPack, UncheckedPack};
 use crate::request::error::{Error, Result};
 use crate::request::open_session::{Holder, HolderId, HolderInfo, OpenSession};
-use crate::request::progress::{CancelFlag, Progress};
+use crate::request::progress::{CancelFlag, Progress, Silent};
 use crate::request::*;
 use crate::sessions::lease;
 use crate::sessions::lease::agents;
@@ -38,7 +38,7 @@ impl Repository {
         cancel: &CancelFlag,
     ) -> Result<CheckReport> {
         let _shared = self.parts.enter()?;
-        let index_error = readable(self.parts.index_all_packs())?;
+        let index_error = readable(self.parts.index_all_packs(progress, cancel))?;
         let outcome = check::check(&self.parts, read_data, progress, cancel);
         self.parts.sync_damage();
         let mut report = outcome?;
@@ -115,7 +115,7 @@ impl Repository {
     /// Errors of the index.
     pub fn note_lost(&self, frames: &[LostFrame]) -> Result<()> {
         let _shared = self.parts.enter()?;
-        self.parts.index_new_packs()?;
+        self.parts.index_new_packs(&Silent, &CancelFlag::new())?;
         frames.iter().for_each(|frame| self.parts.pack_store().note_lost(frame));
         self.parts.pack_store().index.sync()
     }

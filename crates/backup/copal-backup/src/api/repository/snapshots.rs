@@ -7,7 +7,7 @@ use crate::backup::{Collaboration, back_up};
 use crate::catalog::pins::Shown;
 use crate::check;
 use crate::request::error::{Error, Result};
-use crate::request::progress::{CancelFlag, Progress};
+use crate::request::progress::{CancelFlag, Progress, Silent};
 use crate::request::*;
 use crate::restore;
 use crate::restore::serve::pins::{self, CatalogPin};
@@ -129,7 +129,7 @@ impl Repository {
     pub fn ls(&self, snapshot: SnapshotId) -> Result<Vec<DiskListing>> {
         let _shared = self.parts.enter()?;
         let manifest = self.lookup().find(snapshot)?;
-        self.parts.index_for_reading(manifest.vm)?;
+        self.parts.index_for_reading(manifest.vm, &Silent, &CancelFlag::new())?;
         list_disks(&self.parts, &manifest)
     }
 
@@ -145,7 +145,7 @@ impl Repository {
     ) -> Result<RestoreSummary> {
         let _shared = self.parts.enter()?;
         let manifest = self.lookup().find(request.snapshot)?;
-        self.parts.index_for_reading(manifest.vm)?;
+        self.parts.index_for_reading(manifest.vm, progress, cancel)?;
         let disk = match (&request.disk, &manifest.disks[..]) {
             (None, [only]) => only,
             (None, disks) => {
@@ -182,7 +182,7 @@ impl Repository {
             }
             found => found?,
         };
-        self.parts.index_for_reading(manifest.vm)?;
+        self.parts.index_for_reading(manifest.vm, progress, cancel)?;
         let outcome = check::verify::verify(&self.parts, &manifest, progress, cancel);
         self.parts.sync_damage();
         outcome

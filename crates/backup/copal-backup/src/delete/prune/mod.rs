@@ -118,7 +118,7 @@ impl<'a> PruneRun<'a> {
                 self.summary.swept_sessions += fence_all(parts, vm.uuid)?;
             }
         }
-        parts.index_all_packs()?;
+        parts.index_all_packs(self.progress, self.cancel)?;
         let change = match self.options.dry_run {
             true => None,
             false => match parts.begin_change() {

@@ -105,7 +105,7 @@ impl<'a> PruneRun<'a> {
         snapshots: &VmSnapshots,
     ) -> Result<Option<DeadFrames>> {
         let parts = self.parts;
-        let known = match parts.index_vm(vm) {
+        let known = match parts.index_vm(vm, self.progress, self.cancel) {
             Ok(()) => dead_frames::read(parts.pack_store(), vm, state.dead.as_ref()),
             Err(error) => Err(error),
         };
@@ -159,7 +159,7 @@ impl<'a> PruneRun<'a> {
         others: &[Vm],
         announced: &mut RemovalLists<'a>,
     ) -> Result<Option<DeadList>> {
-        self.parts.index_vm_packs(vm.uuid)?;
+        self.parts.index_vm_packs(vm.uuid, self.progress, self.cancel)?;
         self.summary.by_walk += 1;
         let mut left = DeadFrames::default();
         let (live_before, dead_before) = (self.summary.live_frames, self.summary.dead_frames);

@@ -77,7 +77,7 @@ impl CleanUp<'_> {
         must_be_idle(vm, &state)?;
         let before = pack_store.read_bytes();
         if !self.options.dry_run {
-            parts.index_vm(vm.uuid)?;
+            parts.index_vm(vm.uuid, self.progress, self.cancel)?;
         }
         let (state, dead) = parts.vm_state_and_dead(vm.uuid)?;
         must_be_idle(vm, &state)?;

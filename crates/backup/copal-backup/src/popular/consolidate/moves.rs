@@ -66,7 +66,7 @@ impl CleanUp<'_> {
         let raw = given_up.iter().map(|one| u64::from(round.frame(one.own).raw));
         self.summary.moved_bytes += raw.sum::<u64>();
         self.summary.freed_bytes += freed_bytes;
-        parts.index_vm(vm.uuid)?;
+        parts.index_vm(vm.uuid, self.progress, self.cancel)?;
         moved_frames::drop_older(pack_store, vm.uuid, &state.moved)?;
         dead_frames::drop_older(pack_store, vm.uuid, state.dead.as_ref(), state.next_number)
     }

@@ -10,6 +10,7 @@ use super::cache::ServeCache;
 use super::streams::ReadStreams;
 use crate::api::repository::Repository;
 use crate::request::error::{Error, Result};
+use crate::request::progress::{CancelFlag, Silent};
 use crate::snapshot::fetch::{ChunkFetcher, ChunkTaker, WantedChunk};
 use crate::snapshot::manifest::ManifestDisk;
 use crate::snapshot::recipe::{
@@ -430,7 +431,7 @@ impl ServedDisk {
         }
         parts.locks().note_change();
         parts.catch_up();
-        parts.index_vm(self.vm).is_ok()
+        parts.index_vm(self.vm, &Silent, &CancelFlag::new()).is_ok()
     }
 
     fn tell(&self, repository: &Repository, reference: &FrameRef, offset: u64, length: u64, error: &Error) {

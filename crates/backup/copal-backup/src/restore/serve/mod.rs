@@ -16,6 +16,7 @@ pub use pins::CatalogPin;
 use crate::api::repository::Repository;
 use crate::request::SnapshotId;
 use crate::request::error::Result;
+use crate::request::progress::{CancelFlag, Silent};
 use crate::snapshot::manifest::ManifestDisk;
 use std::sync::Arc;
 
@@ -51,7 +52,7 @@ pub fn serve(
     let parts = repository.parts();
     let _shared = parts.enter()?;
     let manifest = repository.lookup().find(snapshot)?;
-    parts.index_for_reading(manifest.vm)?;
+    parts.index_for_reading(manifest.vm, &Silent, &CancelFlag::new())?;
     let open = |disk: &ManifestDisk| {
         let what = format!("disk {} of snapshot {}", disk.name, snapshot.short());
         ServedDisk::open((lender, repository), cache, manifest.vm, what, disk).map(Arc::new)
