@@ -11,6 +11,7 @@ mod filters;
 mod memory;
 mod objects;
 mod peers;
+mod remote;
 mod scale;
 mod scale_cores;
 mod values;
@@ -33,6 +34,9 @@ struct Arguments {
 enum Suite {
     /// Repository size, processor time, memory and restore beside restic, rustic and borg
     BackupPeers(peers::Options),
+    /// Requests, bytes and time over an object store, beside restic
+    #[command(name = "remote-s3")]
+    RemoteS3(remote::Options),
     /// Peak memory of each command, also on a 100 GB sparse image
     BackupMemory(memory::Options),
     /// A small backup among many VMs and among many snapshots, beside one among few
@@ -158,6 +162,7 @@ fn run() -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("bench lies in the repository")?;
     match Arguments::parse().suite {
         Suite::BackupPeers(options) => peers::run(root, &options),
+        Suite::RemoteS3(options) => remote::run(root, &options),
         Suite::BackupMemory(options) => memory::run(root, &options),
         Suite::BackupScale(options) => scale::run(root, &options),
         Suite::ScaleCores(options) => scale_cores::run(root, &options),

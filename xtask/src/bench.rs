@@ -33,10 +33,15 @@ const fn suite(name: &'static str, about: &'static str, package: Package) -> Sui
 }
 
 /// All suites; `docs/papers.md` may name only these.
-pub(crate) const SUITES: [Suite; 63] = [
+pub(crate) const SUITES: [Suite; 64] = [
     suite(
         BACKUP_PEERS,
         "repository size, CPU, memory, restore beside restic, rustic and borg",
+        Package::Bench,
+    ),
+    suite(
+        REMOTE_S3,
+        "requests, bytes and time over an object store, near and distant, beside restic",
         Package::Bench,
     ),
     suite(
@@ -171,6 +176,7 @@ pub(crate) const SUITES: [Suite; 63] = [
 const BACKUP_PEERS: &str = "backup-peers";
 
 /// Suite on a growing number of cores.
+const REMOTE_S3: &str = "remote-s3";
 const SCALE_CORES: &str = "scale-cores";
 
 /// Suites on images of more VMs, one day of each.
@@ -256,6 +262,10 @@ fn prepare(root: &Path, suite: &Suite) -> Result<()> {
         }
         Package::Bench if [DEDUP_FLEET, NBD_SERVE].contains(&suite.name) => images(root, &OF_A_FLEET),
         Package::Bench if suite.name == FILE_SIZES => script(root, &["install-peers.sh", "cluster"]),
+        Package::Bench if suite.name == REMOTE_S3 => {
+            script(root, &["install-clients.sh", "minio"])?;
+            script(root, &["install-peers.sh", "restic"])
+        }
         Package::Bench => Ok(()),
     }
 }

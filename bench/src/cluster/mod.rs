@@ -22,5 +22,5 @@ pub(crate) mod powercut;
 pub(crate) mod priority;
 pub(crate) mod rereplicate;
 pub(crate) mod running;
-mod s3;
+pub(crate) mod s3;
 mod throttled;

@@ -208,7 +208,7 @@ fn same(one: &Path, other: &Path) -> Result<bool> {
 
 /// Reads of 4 KiB, one at a time, at random places of the disk; returns milliseconds of each. It speaks the
 /// protocol itself, since existing tools report only sums.
-fn single_reads(socket: &Path, size: u64, reads: usize) -> Result<Vec<f64>> {
+pub(crate) fn single_reads(socket: &Path, size: u64, reads: usize) -> Result<Vec<f64>> {
     let mut stream = UnixStream::connect(socket)?;
     let mut greeting = [0; 18];
     stream.read_exact(&mut greeting)?;
