@@ -22,6 +22,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
     ("cached object", |bytes| {
         let _ = cache::entry::decode(KEY, bytes);
         let _ = cache::entry::fields(KEY, bytes);
+        let _ = cache::entry::first(bytes);
     }),
     ("error code and date of an answer", client::fuzz_answer),
     ("address", |bytes| {

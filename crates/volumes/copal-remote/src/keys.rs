@@ -5,6 +5,7 @@
 //! | `n/PATH` | volume record: the id of the volume at that path; components in hex, joined by `/` |
 //! | `f/VID/NAME` | file of a volume, both in hex |
 //! | `p/RANDOM/...` | objects of a probe, which removes them |
+//! | `b/TIME-CONTENT` | bundle: copies of short objects |
 
 use copal_volume::{VolumeError, VolumeId};
 
@@ -19,6 +20,14 @@ pub(crate) const VOLUMES: &str = "n/";
 pub(crate) const FILES: &str = "f/";
 /// Prefix of the objects of probes.
 pub(crate) const PROBES: &str = "p/";
+
+/// Prefix of all bundles.
+pub(crate) const BUNDLES: &str = "b/";
+
+/// Whether objects of this key are kept in caches.
+pub(crate) fn is_kept(key: &str) -> bool {
+    key.starts_with(VOLUMES) || key.starts_with(FILES)
+}
 
 /// Lower-case hex of `bytes`.
 pub(crate) fn hex(bytes: &[u8]) -> String {

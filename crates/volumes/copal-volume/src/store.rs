@@ -425,6 +425,15 @@ pub trait VolumeStore: Send + Sync {
         Ok(0)
     }
 
+    /// Lets a process that has read none of these volumes read all their short files by a few requests, where each
+    /// request costs as much as many bytes. A hint, for volumes that change seldom.
+    /// # Errors
+    /// `Denied`; errors of the store.
+    fn bundle(&self, vids: &[VolumeId]) -> Result<(), VolumeError> {
+        let _ = vids;
+        Ok(())
+    }
+
     /// Frees the space of deleted files now instead of in the background; a hint on a cluster.
     /// # Errors
     /// Only those common to all operations.

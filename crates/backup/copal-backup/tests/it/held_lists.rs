@@ -3,7 +3,7 @@
 use crate::fleet_store::again_with_keys;
 use crate::world::*;
 use copal_backup::*;
-use copal_remote::{RemoteOptions, RemoteStore, RemoteUrl};
+use copal_remote::{ObjectCache, RemoteOptions, RemoteStore, RemoteUrl};
 use copal_testkit::ObjectServer;
 use std::sync::Arc;
 use std::time::Duration;
@@ -92,4 +92,43 @@ fn one_list_serves_the_logs_of_all_vms() {
     let listing = stale.list(None).unwrap();
     assert!(listing.damaged.is_empty() && listing.snapshots.iter().all(|one| one.damage.is_none()));
     assert_eq!(listing.snapshots.len(), 4);
+}
+
+/// A host without a cache lists all snapshots by few requests, however many there are, once a prune has run.
+#[test]
+fn a_prune_bundles_the_manifests_for_hosts_without_a_cache() {
+    if again_with_keys("held_lists::a_prune_bundles_the_manifests_for_hosts_without_a_cache") {
+        return;
+    }
+    let bucket = Bucket::new();
+    let scratch = tempfile::tempdir().unwrap();
+    let host = |name: &str| {
+        let host = bucket.host();
+        host.use_cache(ObjectCache::open(&scratch.path().join(name), 64 << 20).unwrap());
+        host
+    };
+    let repository = init_as(&host("first"), FLEET);
+    let mut disk = Disk::new(64 << 10);
+    let (vms, days) = (8, 12);
+    for day in 0..days {
+        for vm in 0..vms {
+            Random::new(day * vms + vm).text(&mut disk.bytes);
+            back_up(&repository, &format!("vm{vm}"), &disk, false);
+        }
+    }
+    let listed_by = |name: &str| {
+        bucket.server.take_requests();
+        let found = Repository::find(Arc::new(host(name))).unwrap().unwrap();
+        let opened = found.with_held_lists().open(IndexHome::Memory, &Unlock::Insecure).unwrap();
+        assert_eq!(snapshots(&opened) as u64, vms * days);
+        bucket.server.take_requests().len() as u64
+    };
+    let before = listed_by("second");
+    assert!(before > vms * days, "{before} requests");
+    prune(&repository);
+    let after = listed_by("third");
+    assert!(after < 80, "{after} requests, {before} without a bundle");
+    // Each later backup adds its own few.
+    back_up(&repository, "vm0", &disk, false);
+    assert!(check(&repository).is_clean());
 }

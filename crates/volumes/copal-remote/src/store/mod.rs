@@ -103,6 +103,7 @@ impl RemoteStore {
             connections: connections.max(1),
             disk: Arc::default(),
             held: Arc::default(),
+            bundle: Arc::default(),
         };
         Ok(RemoteStore {
             shared: Arc::new(RemoteState {
@@ -180,7 +181,7 @@ impl VolumeStore for RemoteStore {
         self.shared.now_ms()
     }
 
-    /// RequestRules of a process that died may still be on their way.
+    /// Requests of a process that died may still be on their way.
     fn is_replicated(&self) -> bool {
         true
     }
@@ -392,6 +393,10 @@ impl VolumeStore for RemoteStore {
 
     fn sweep(&self) -> Result<u64, VolumeError> {
         self.shared.volumes.sweep()
+    }
+
+    fn bundle(&self, vids: &[VolumeId]) -> Result<(), VolumeError> {
+        cache::bundle::write(&self.shared.requests, vids)
     }
 
     fn reclaim(&self, vid: VolumeId) -> Result<(), VolumeError> {

@@ -84,11 +84,10 @@ impl ObjectReader {
 
     /// The object as an earlier process kept it; with `tag` only in this version.
     fn on_disk(&self, key: &str, tag: Option<&str>) -> Option<Arc<KnownObject>> {
-        let disk = self.requests.disk.get()?;
-        let front = disk.read(key, tag)?;
+        let front = self.requests.kept(key, tag)?;
         // Without the whole object, a streamed one would ask for its tail.
         let Ok(known) = self.open(key, front) else {
-            disk.remove(key);
+            self.requests.disk.get()?.remove(key);
             return None;
         };
         let known = Arc::new(known);

@@ -1,10 +1,14 @@
 //! The client with the rules of its requests.
 
-use super::{cache::ObjectCache, held_list::HeldLists, of_service};
+use super::{
+    cache::{ObjectCache, bundle::BundleReader},
+    held_list::HeldLists,
+    of_service,
+};
 use crate::{
     client::RemoteClient,
     retry::RetryRules,
-    service::{ListedPage, ObjectService},
+    service::{ListedPage, ObjectFront, ObjectService},
 };
 use copal_volume::VolumeError;
 use std::sync::{Arc, OnceLock};
@@ -19,9 +23,19 @@ pub(super) struct RequestRules {
     /// Copies of objects on a disk, once the directory is known.
     pub(super) disk: Arc<OnceLock<ObjectCache>>,
     pub(super) held: Arc<HeldLists>,
+    pub(super) bundle: Arc<BundleReader>,
 }
 
 impl RequestRules {
+    /// The object as an earlier process kept it on this machine; with `tag` only in this version.
+    pub(super) fn kept(&self, key: &str, tag: Option<&str>) -> Option<ObjectFront> {
+        let disk = self.disk.get()?;
+        match disk.read(key, tag) {
+            None if self.bundle.missed(self, disk) => disk.read(key, tag),
+            front => front,
+        }
+    }
+
     /// A page of a list, as it is held or as the store shows it.
     pub(super) fn page(
         &self,

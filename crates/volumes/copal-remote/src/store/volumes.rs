@@ -93,7 +93,7 @@ impl VolumeRecords {
         if let Some((_, vid)) = known.filter(|(tag, _)| *tag == object.tag) {
             return Some(vid);
         }
-        let front = self.requests.disk.get()?.read(&object.key, Some(&object.tag))?;
+        let front = self.requests.kept(&object.key, Some(&object.tag))?;
         self.open_record(&object.key, front).ok()
     }
 

@@ -97,7 +97,21 @@ fn run(
     if !options.dry_run && parts.pack_store().keys.roles().are_split {
         parts.catalog().write_due_checkpoints(&vms);
     }
+    if !options.dry_run
+        && let Err(error) = bundle_names(parts, &vms)
+    {
+        tracing::debug!(%error, "the catalog and the manifests were not bundled");
+    }
     Ok(summary)
+}
+
+/// Lets hosts without a cache read the logs and manifests of all VMs by few requests.
+fn bundle_names(parts: &RepositoryParts, vms: &[Vm]) -> Result<()> {
+    let mut vids = vec![parts.catalog().files().vid()];
+    for vm in vms {
+        vids.extend(parts.pack_store().volumes.meta(vm.uuid, false)?);
+    }
+    Ok(parts.pack_store().volumes.store.bundle(&vids)?)
 }
 
 /// A running prune.

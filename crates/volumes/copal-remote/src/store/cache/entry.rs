@@ -13,7 +13,7 @@ const MAX_TEXT_BYTES: usize = 1024;
 pub(super) const ENTRY_BYTES: u64 = ENVELOPE_LEN as u64 + 2 * (2 + MAX_TEXT_BYTES as u64) + 8;
 
 /// The bytes of an entry; `None`: key or tag is too long for one.
-pub(super) fn encode(key: &str, front: &ObjectFront) -> Option<Vec<u8>> {
+pub(crate) fn encode(key: &str, front: &ObjectFront) -> Option<Vec<u8>> {
     if key.len() > MAX_TEXT_BYTES || front.tag.len() > MAX_TEXT_BYTES || front.tag.is_empty() {
         return None;
     }
@@ -32,6 +32,15 @@ pub(super) fn encode(key: &str, front: &ObjectFront) -> Option<Vec<u8>> {
 pub(crate) fn decode(key: &str, bytes: &[u8]) -> Option<ObjectFront> {
     let (_, body) = Envelope::open(&FORMAT, bytes).ok()?;
     fields(key, body).ok().flatten()
+}
+
+/// Key and length of the entry at the start of these bytes; `None`: it is cut, or damaged.
+pub(crate) fn first(bytes: &[u8]) -> Option<(String, usize)> {
+    let (_, body) = Envelope::open(&FORMAT, bytes).ok()?;
+    let mut input = Reader::new(body);
+    let of_key = usize::from(input.u16().ok()?);
+    let key = std::str::from_utf8(input.bytes(of_key).ok()?).ok()?;
+    Some((key.to_owned(), ENVELOPE_LEN + body.len()))
 }
 
 /// Decodes the contents of an entry, whose checksum is right.

@@ -9,6 +9,7 @@
 //!
 //! Not here: the chunk index, which is a store of its own.
 
+pub(in crate::store) mod bundle;
 pub(crate) mod entry;
 mod sweep;
 
@@ -27,6 +28,8 @@ use xxhash_rust::xxh3::xxh3_128;
 pub(crate) const MAX_OBJECT_BYTES: u64 = 64 << 10;
 /// Entries of these ends are unfinished.
 const UNFINISHED: &str = ".new";
+/// File with the key of the bundle that was read last.
+const BUNDLE: &str = "bundle";
 
 /// A directory of entries.
 #[derive(Debug)]
@@ -109,6 +112,28 @@ impl ObjectCache {
         let written = self.written.fetch_add(sweep::disk_bytes(bytes.len() as u64), Relaxed);
         if written > self.limit_bytes / 8 {
             self.sweep();
+        }
+    }
+
+    /// Keeps an entry that another host has made, unless one of the key is there.
+    fn add(&self, key: &str, entry: &[u8]) {
+        let path = self.path_of(key);
+        if entry::decode(key, entry).is_some()
+            && !path.exists()
+            && let Err(error) = self.write_file(&path, entry)
+        {
+            self.failed(&error);
+        }
+    }
+
+    /// Whether a process has put the entries of this bundle here.
+    fn has_bundle(&self, bundle: &str) -> bool {
+        fs::read(self.directory.join(BUNDLE)).is_ok_and(|noted| noted == bundle.as_bytes())
+    }
+
+    fn note_bundle(&self, bundle: &str) {
+        if let Err(error) = self.write_file(&self.directory.join(BUNDLE), bundle.as_bytes()) {
+            self.failed(&error);
         }
     }
 
