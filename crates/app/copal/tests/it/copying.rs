@@ -1,6 +1,9 @@
 //! `copal copy` between repositories with different passwords and places.
 
-use crate::harness::{House, Run, Running, id};
+use crate::{
+    cluster::Served,
+    harness::{House, Run, Running, id},
+};
 use copal_testkit::{ObjectServer, Random};
 use std::{
     path::{Path, PathBuf},
@@ -253,4 +256,42 @@ fn snapshots_go_to_an_object_store_and_back() {
     let out = house.word("out.raw");
     good(&["restore", "latest", "--repo", &other, "--target", &out]);
     assert!(same(&disk, Path::new(&out)));
+}
+
+/// From a cluster to a directory, to an object store, and back into another repository of the cluster.
+#[test]
+fn a_cluster_and_an_object_store_are_sources_and_targets() {
+    let cluster = Served::start(&[]);
+    let server = ObjectServer::start();
+    server.create_bucket("vms");
+    let password = cluster.file("pw", b"secret\n");
+    let at = |volume: &str| format!("copal://127.0.0.1:{}/{volume}", cluster.port);
+    let bucket = format!("s3://vms/office?endpoint={}&region=us-east-1", server.url());
+    let places =
+        [at("vms"), cluster.scratch.path().join("local").to_str().unwrap().to_owned(), bucket, at("copies")];
+    let copal = |words: &[&str], place: &str| {
+        let mut command = cluster.command(words);
+        command.args(["--repo", place, "--password-file", &password, "--allow-cow", "--allow-volatile"]);
+        command.env("AWS_ACCESS_KEY_ID", "ak").env("AWS_SECRET_ACCESS_KEY", "sk");
+        command.env("XDG_CACHE_HOME", cluster.scratch.path().join("xdg"));
+        let run = Run::of(command.output().unwrap());
+        assert_eq!(run.code, Some(0), "{words:?} {place}: {run:?}");
+    };
+    copal(&["init"], &places[0]);
+    let disks = [1, 2].map(|seed| Random::new(seed).bytes(3 << 20));
+    for (day, disk) in disks.iter().enumerate() {
+        let image = cluster.file(&format!("day{day}.raw"), disk);
+        copal(&["backup", "--vm", "web", &image], &places[0]);
+    }
+    for pair in places.windows(2) {
+        copal(&["init", "--layout", "fleet"], &pair[1]);
+        copal(&["copy", "--all", "--to", &pair[1]], &pair[0]);
+        copal(&["check", "--read-data"], &pair[1]);
+        let target = cluster.scratch.path().join("out.raw");
+        copal(
+            &["restore", "latest", "--vm", "web", "--force", "--target", target.to_str().unwrap()],
+            &pair[1],
+        );
+        assert!(std::fs::read(&target).unwrap() == disks[1], "{pair:?}");
+    }
 }

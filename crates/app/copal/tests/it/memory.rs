@@ -2,6 +2,7 @@
 
 use crate::{
     disks::Random,
+    elsewhere::{self, Bucket},
     harness::{House, Run, id},
 };
 use copal_testkit::MemoryCap;
@@ -9,6 +10,7 @@ use serde_json::Value;
 use std::{
     fs::File,
     os::unix::fs::{FileExt, MetadataExt},
+    process::Command,
 };
 
 const CEILING: u64 = 100_000_000;
@@ -61,13 +63,27 @@ fn a_disk_of_100_gb_takes_less_than_100_mb_of_memory() {
 /// More threads than this machine has processors, under a limit of the kernel. The kernel counts page cache, too, but not
 /// the code of this binary that it can drop: without optimisation that is tens of megabytes more than in a release.
 #[test]
-#[expect(clippy::print_stderr, reason = "a skipped check has to say so")]
 fn sixteen_threads_take_less_than_100_mb_of_memory() {
     let house = House::encrypted();
+    commands_of_a_disk(&house, 96, |words| house.command(words));
+}
+
+/// The same over an object store, whose requests and answers are held in memory.
+#[test]
+fn sixteen_threads_over_an_object_store_take_less_than_100_mb_of_memory() {
+    let bucket = Bucket::new();
+    let host = bucket.host();
+    elsewhere::good(&host, &["init"]);
+    commands_of_a_disk(&host, 64, |words| elsewhere::command(&host, words));
+}
+
+/// Runs the commands that read or write a whole disk, each below the ceiling.
+#[expect(clippy::print_stderr, reason = "a skipped check has to say so")]
+fn commands_of_a_disk(house: &House, mib: u64, command: impl Fn(&[&str]) -> Command) {
     let image = house.path("disk.raw");
     let (mut random, file) = (Random::new(71), File::create(&image).unwrap());
     let text: Vec<u8> = (0..1 << 20).map(|at| (at / 7 % 251) as u8).collect();
-    for part in 0..96 {
+    for part in 0..mib {
         let bytes = if part % 3 == 0 { text.clone() } else { random.bytes(1 << 20) };
         file.write_all_at(&bytes, part << 20).unwrap();
     }
@@ -79,8 +95,8 @@ fn sixteen_threads_take_less_than_100_mb_of_memory() {
         );
     }
     let run = |words: &[&str]| {
-        let mut command = house.command(["--json"]);
-        command.env("COPAL_THREADS", "16").args(words);
+        let mut command = command(&[&["--json"], words].concat());
+        command.env("COPAL_THREADS", "16");
         let output = match &cap {
             Some(cap) => cap.around(&command).output(),
             None => command.output(),

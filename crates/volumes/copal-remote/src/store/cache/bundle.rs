@@ -24,8 +24,10 @@ use xxhash_rust::xxh3::Xxh3;
 
 /// Objects that a process reads one by one before it looks for a bundle; fewer objects need none.
 const FEW: usize = 32;
-/// Longest bundle; about 60,000 snapshots.
+/// Longest bundle: about 50,000 objects.
 const MOST_BYTES: u64 = 64 << 20;
+/// Bytes of an entry beside key, tag and object, at most.
+const FIELD_BYTES: u64 = 64;
 /// Bytes of one request of a bundle.
 const PIECE_BYTES: u64 = 4 << 20;
 /// Objects of a bundle that are read at the same time, at most 64 KiB each.
@@ -107,9 +109,10 @@ fn bundles(requests: &RequestRules) -> Result<Vec<ListedObject>, VolumeError> {
 pub(in crate::store) fn write(requests: &RequestRules, vids: &[VolumeId]) -> Result<(), VolumeError> {
     let Some(cache) = requests.disk.get() else { return Ok(()) };
     let mut older = bundles(requests)?;
-    let mut listed = short_objects(requests, keys::VOLUMES)?;
+    let (mut listed, mut room) = (Vec::new(), MOST_BYTES);
+    add_short(requests, keys::VOLUMES, &mut listed, &mut room)?;
     for vid in vids {
-        listed.extend(short_objects(requests, &keys::files_prefix(*vid))?);
+        add_short(requests, &keys::files_prefix(*vid), &mut listed, &mut room)?;
     }
     if listed.len() <= FEW {
         return Ok(());
@@ -139,17 +142,31 @@ pub(in crate::store) fn write(requests: &RequestRules, vids: &[VolumeId]) -> Res
     Ok(())
 }
 
-fn short_objects(requests: &RequestRules, prefix: &str) -> Result<Vec<ListedObject>, VolumeError> {
-    let mut found = Vec::new();
+/// Adds the short objects of a prefix, as far as there is room in a bundle.
+fn add_short(
+    requests: &RequestRules,
+    prefix: &str,
+    found: &mut Vec<ListedObject>,
+    room: &mut u64,
+) -> Result<(), VolumeError> {
     let mut after: Option<String> = None;
     loop {
         let page = requests.page(prefix, after.as_deref(), PAGE)?;
-        let Some(last) = page.objects.last() else { return Ok(found) };
+        let Some(last) = page.objects.last() else { return Ok(()) };
         after = Some(last.key.clone());
-        let is_short = |object: &ListedObject| object.bytes <= MAX_OBJECT_BYTES && !object.tag.is_empty();
-        found.extend(page.objects.into_iter().filter(is_short));
+        for object in page.objects {
+            if object.bytes > MAX_OBJECT_BYTES || object.tag.is_empty() {
+                continue;
+            }
+            match room.checked_sub(object.bytes + (object.key.len() + object.tag.len()) as u64 + FIELD_BYTES)
+            {
+                None => return Ok(()),
+                Some(left) => *room = left,
+            }
+            found.push(object);
+        }
         if page.is_last {
-            return Ok(found);
+            return Ok(());
         }
     }
 }
@@ -161,7 +178,6 @@ fn send(
     listed: &[ListedObject],
 ) -> Result<(), VolumeError> {
     let mut upload = requests.service.upload(key).map_err(|error| of_service(&error))?;
-    let mut sent = 0;
     for together in listed.chunks(TOGETHER) {
         let mut bytes = Vec::new();
         for (object, front) in together
@@ -171,10 +187,6 @@ fn send(
             if let Some(front) = front? {
                 bytes.extend(entry::encode(&object.key, &front).unwrap_or_default());
             }
-        }
-        sent += bytes.len() as u64;
-        if sent > MOST_BYTES {
-            break;
         }
         upload.append(Bytes::from(bytes)).map_err(|error| of_service(&error))?;
     }
