@@ -36,7 +36,7 @@ use crate::{
         AgentCommand, CommonArgs, CopalArgs, CopalCommand, DeviceCommand, InspectCommand, JobCommand,
         PdsCommand, RepairCommand, SessionsCommand, StoreCommand, VmCommand,
     },
-    failure::{Failure, Outcome, exit},
+    failure::{Failure, Outcome},
     holder_text, human,
     meter::ProgressMeter,
     output::{CommandOutput, write_out},
@@ -240,20 +240,6 @@ impl CommandContext<'_> {
         if let Err(failure) = noted {
             self.output
                 .notice(&format!("the damage was not recorded, back up with --full: {}", failure.sentence));
-        }
-    }
-
-    /// Refuses a command on a repository in a cluster.
-    fn needs_store(&self, command: &str, why: &str) -> Outcome<()> {
-        match RepositoryPlace::find(&self.arguments.common)? {
-            RepositoryPlace::Store(_) => Ok(()),
-            RepositoryPlace::Cluster(_) | RepositoryPlace::Remote(_) => Err(Failure::new(
-                exit::DENIED,
-                "denied",
-                format!(
-                    "`copal {command}` works on a repository of this machine only: {why}; nothing was changed"
-                ),
-            )),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::{CommandContext, close, fields::MeasuredFields};
 use crate::{
-    failure::{Failure, Outcome},
+    failure::{Failure, Outcome, exit},
     human,
     place::RepositoryPlace,
     repository::RemoteView,
@@ -134,8 +134,25 @@ fn in_packs(logical_bytes: u64, packs: u64) -> String {
 }
 
 pub(super) fn repair_index(context: &CommandContext<'_>) -> Outcome<()> {
-    context
-        .needs_store("repair index", "the index of a repository in a cluster is rebuilt at each opening")?;
+    let elsewhere = match RepositoryPlace::find(&context.arguments.common)? {
+        RepositoryPlace::Store(_) => None,
+        RepositoryPlace::Cluster(_) => {
+            Some("the index of a repository in a cluster is rebuilt at each opening")
+        }
+        RepositoryPlace::Remote(_) => Some(
+            "the index of a repository in an object store lies in the cache of each host, and the next command makes it \
+             anew if you delete that directory (--cache DIR)",
+        ),
+    };
+    if let Some(why) = elsewhere {
+        return Err(Failure::new(
+            exit::DENIED,
+            "denied",
+            format!(
+                "`copal repair index` works on a repository of this machine only: {why}; nothing was changed"
+            ),
+        ));
+    }
     let opened = context.open(Access::Write)?;
     let meter = context.meter();
     let summary = opened.repository().repair_index(&meter, &context.cancel).map_err(Failure::from);

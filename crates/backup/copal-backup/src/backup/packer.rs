@@ -80,7 +80,7 @@ impl<'a> TreePacker<'a> {
             pack_store,
             in_flight,
             progress,
-            chunks: appender(pack_store.home_of_chunks(vm)),
+            chunks: appender(pack_store.home_of_chunks(vm)).sending_ahead(),
             recipes: appender(PackHome::Recipes(vm)),
             key: pack_store.keys.recipe_key(vm),
             compressor: ChunkCompressor::new()?,
@@ -135,7 +135,7 @@ impl<'a> TreePacker<'a> {
     /// Makes chunks durable and adds them to the index, so that they are kept even if the session fails.
     pub(crate) fn finish_chunks(&mut self) -> Result<()> {
         let finished = self.chunks.finish()?;
-        self.note_finished(finished);
+        finished.iter().for_each(|written| self.in_flight.mark_indexed(written));
         self.report();
         Ok(())
     }

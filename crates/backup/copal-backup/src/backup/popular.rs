@@ -79,11 +79,9 @@ impl<'a> PopularPacker<'a> {
 
     /// Makes all frames durable and enters them. Returns whether there were any.
     pub(crate) fn finish(&mut self) -> Result<bool> {
-        let Some(written) = self.packs.finish()? else {
-            return Ok(false);
-        };
-        self.enter(&written)?;
-        Ok(true)
+        let finished = self.packs.finish()?;
+        finished.iter().try_for_each(|written| self.enter(written))?;
+        Ok(!finished.is_empty())
     }
 
     fn enter(&self, written: &WrittenPack) -> Result<()> {

@@ -2,6 +2,9 @@
 //!
 //! A finished pack enters the index after it is durable, never before. A caller that seals frames in other threads places
 //! them first and writes them later, so several packs may be open; only the last of them takes new frames.
+//!
+//! Where a store sends a file only when it ends, several packs may be on their way to it at once. Each enters the index
+//! once it is durable, and in their order.
 
 use crate::index::{OlderRows, PackEntry};
 use crate::keys::random;
@@ -11,11 +14,16 @@ use crate::packs::pack::piece_buffers::PieceBuffers;
 use crate::packs::pack::writer::{FrameHead, FrameInput, PackWriter, PlacedFrame, WrittenPack};
 use crate::packs::pack::{FrameLocation, PackNumber, format};
 use crate::packs::pack_store::PackStore;
-use crate::request::error::Result;
+use crate::request::error::{Error, Result};
 use copal_kv::Durability;
 use copal_volume::{PutOptions, VolumeId};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
+
+/// Packs of a backup on their way to a store that sends whole files, each in memory. With fewer, a distant store waits for
+/// the client.
+const MOST_SENDING: usize = 4;
 
 /// Writes the packs of one home, one after another.
 pub(crate) struct PackAppender<'a> {
@@ -25,6 +33,10 @@ pub(crate) struct PackAppender<'a> {
     durability: Durability,
     /// Packs with frames that are not written, in order, and the one that takes new frames.
     open: VecDeque<(VolumeId, PackWriter)>,
+    /// Packs on their way, in order.
+    sending: VecDeque<JoinHandle<Result<WrittenPack>>>,
+    /// Most packs on their way while others are filled; 0: each is finished before the next.
+    most_sending: usize,
     buffers: Arc<PieceBuffers>,
     /// Bytes of finished packs.
     pub(crate) stored_bytes: u64,
@@ -43,9 +55,20 @@ impl<'a> PackAppender<'a> {
             session,
             durability,
             open: VecDeque::new(),
+            sending: VecDeque::new(),
+            most_sending: 0,
             buffers: Arc::default(),
             stored_bytes: 0,
         }
+    }
+
+    /// The same, which fills the next packs while others are on their way, where the store sends whole files. Frames of
+    /// these packs are not in the index yet.
+    pub(crate) fn sending_ahead(mut self) -> PackAppender<'a> {
+        if self.pack_store.volumes.store.limits().whole_file_bytes.is_some() {
+            self.most_sending = MOST_SENDING;
+        }
+        self
     }
 
     /// The home of its packs.
@@ -53,19 +76,19 @@ impl<'a> PackAppender<'a> {
         self.home
     }
 
-    /// Appends a frame. Returns its location, and the pack that was finished to make room.
+    /// Appends a frame. Returns its location, and the pack that was finished meanwhile.
     pub(crate) fn append(&mut self, frame: &FrameInput<'_>) -> Result<(FrameLocation, Option<WrittenPack>)> {
         let finished = self.make_room(frame.payload.len())?;
         Ok((self.last()?.append(frame)?, finished))
     }
 
-    /// Gives a frame the next place. Returns also the pack that was finished to make room.
+    /// Gives a frame the next place. Returns also the pack that was finished meanwhile.
     pub(crate) fn place(&mut self, frame: &FrameHead) -> Result<(PlacedFrame, Option<WrittenPack>)> {
         let finished = self.make_room(frame.payload_bytes)?;
         Ok((self.last()?.place(frame), finished))
     }
 
-    /// Writes the next sealed frame, in the order of the places. Returns the pack that this finished.
+    /// Writes the next sealed frame, in the order of the places. Returns the pack that was finished meanwhile.
     pub(crate) fn write(&mut self, sealed: &[u8]) -> Result<Option<WrittenPack>> {
         let (_, first) = self.open.front_mut().expect("a frame has its place in an open pack");
         first.write(sealed)?;
@@ -93,12 +116,34 @@ impl<'a> PackAppender<'a> {
         Ok(pack)
     }
 
-    /// Finishes the first pack if all its frames are written.
+    /// Finishes the first pack if all its frames are written, or sends it on its way. Returns the pack that is durable now.
     fn finish_first(&mut self) -> Result<Option<WrittenPack>> {
         let Some((vid, pack)) = self.open.pop_front_if(|(_, pack)| pack.is_written()) else {
             return Ok(None);
         };
-        let written = pack.finish(&*self.pack_store.volumes.store, vid)?;
+        if self.most_sending == 0 {
+            let written = pack.finish(&*self.pack_store.volumes.store, vid)?;
+            return self.enter(written).map(Some);
+        }
+        let store = Arc::clone(&self.pack_store.volumes.store);
+        let sender = Builder::new().name("send".to_owned());
+        let sending = sender.spawn(move || pack.finish(&*store, vid));
+        self.sending.push_back(sending.map_err(|error| no_thread(&error))?);
+        match self.sending.len() > self.most_sending {
+            true => self.finish_sending(),
+            false => Ok(None),
+        }
+    }
+
+    /// Waits for the first pack that is on its way; `None`: there is none.
+    fn finish_sending(&mut self) -> Result<Option<WrittenPack>> {
+        let Some(first) = self.sending.pop_front() else { return Ok(None) };
+        let written = first.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        self.enter(written).map(Some)
+    }
+
+    /// Enters a durable pack into the index.
+    fn enter(&mut self, written: WrittenPack) -> Result<WrittenPack> {
         self.stored_bytes += written.info.size;
         let entry = PackEntry {
             home: self.home,
@@ -108,15 +153,19 @@ impl<'a> PackAppender<'a> {
         };
         let ids = written.rows.iter().map(|row| row.id);
         self.pack_store.index.add_pack(written.number, entry, ids, OlderRows::Replaced, self.durability)?;
-        Ok(Some(written))
+        Ok(written)
     }
 
-    /// Finishes the open pack, if there is one, and adds it to the index. Packs with frames that were placed and never
-    /// written, because a thread failed, are dropped.
-    pub(crate) fn finish(&mut self) -> Result<Option<WrittenPack>> {
-        let finished = self.finish_first();
+    /// Finishes the open pack, if there is one, and those that are on their way; adds them to the index. Packs with frames
+    /// that were placed and never written, because a thread failed, are dropped.
+    pub(crate) fn finish(&mut self) -> Result<Vec<WrittenPack>> {
+        let first = self.finish_first();
         self.open.clear();
-        finished
+        let mut finished: Vec<WrittenPack> = first?.into_iter().collect();
+        while let Some(written) = self.finish_sending()? {
+            finished.push(written);
+        }
+        Ok(finished)
     }
 
     /// Drops the open packs: nothing of them is stored.
@@ -152,4 +201,18 @@ impl<'a> PackAppender<'a> {
         self.open.push_back((vid, pack));
         Ok(())
     }
+}
+
+impl Drop for PackAppender<'_> {
+    /// No request of a backup goes on after its end.
+    fn drop(&mut self) {
+        for sending in self.sending.drain(..) {
+            // After an error, a pack that arrives is one that no snapshot needs; the next backup finds its chunks.
+            let _ = sending.join();
+        }
+    }
+}
+
+fn no_thread(error: &std::io::Error) -> Error {
+    Error::Invalid { reason: format!("the system starts no thread that sends packs: {error}") }
 }

@@ -302,9 +302,13 @@ impl ObjectService for RemoteClient {
         let request = |operator: Operator| {
             let (options, range) = (options.clone(), range.clone());
             async move {
-                let stream = operator.reader_options(key, options).await?.into_stream(range).await?;
-                let pieces: Vec<opendal::Buffer> = stream.try_collect().await?;
-                Ok(pieces.into_iter().flatten().collect::<opendal::Buffer>().to_bytes())
+                let mut stream = operator.reader_options(key, options).await?.into_stream(range).await?;
+                // Each piece is copied when it comes, so no answer is held twice.
+                let mut read = BytesMut::with_capacity(bytes as usize);
+                while let Some(piece) = stream.try_next().await? {
+                    read.extend_from_slice(&piece.to_bytes());
+                }
+                Ok(read.freeze())
             }
         };
         let (read, _) = self.call(request)?;

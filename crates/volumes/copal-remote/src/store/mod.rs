@@ -104,6 +104,7 @@ impl RemoteStore {
             disk: Arc::default(),
             held: Arc::default(),
             bundle: Arc::default(),
+            flight: Arc::default(),
         };
         Ok(RemoteStore {
             shared: Arc::new(RemoteState {

@@ -13,14 +13,54 @@ use crate::{
 };
 use bytes::Bytes;
 use copal_volume::{RangeSink, ReadOptions, VolumeError};
-use std::{ops::Range, sync::Arc};
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
 
 /// Gap up to which two ranges become one request.
 const JOINED_BYTES: u64 = 256 << 10;
 /// Most bytes of one request.
-const REQUEST_BYTES: u64 = 8 << 20;
-/// Most bytes of requests at the same time.
-const FLIGHT_BYTES: u64 = 16 << 20;
+const REQUEST_BYTES: u64 = 4 << 20;
+/// Most bytes of requests of a store at the same time. Each reader may have one request beyond this, so that none waits
+/// for another.
+const FLIGHT_BYTES: u64 = 24 << 20;
+
+/// Bytes of requests whose answers are not handed on yet.
+#[derive(Debug, Default)]
+pub(super) struct ReadFlight(AtomicU64);
+
+/// Share of a reader in these bytes, until it is dropped.
+struct FlightShare<'a> {
+    flight: &'a ReadFlight,
+    bytes: u64,
+}
+
+impl ReadFlight {
+    /// Takes the share of the first reads, as many as fit; the first one always does.
+    fn take(&self, reads: &[JoinedRead], connections: usize) -> (usize, FlightShare<'_>) {
+        let (mut count, mut share) = (0, FlightShare { flight: self, bytes: 0 });
+        for read in reads.iter().take(connections) {
+            let bytes = read.blocks.end - read.blocks.start;
+            let fits = |held: u64| (count == 0 || held + bytes <= FLIGHT_BYTES).then_some(held + bytes);
+            if self.0.fetch_update(Relaxed, Relaxed, fits).is_err() {
+                break;
+            }
+            share.bytes += bytes;
+            count += 1;
+        }
+        (count, share)
+    }
+}
+
+impl Drop for FlightShare<'_> {
+    fn drop(&mut self) {
+        self.flight.0.fetch_sub(self.bytes, Relaxed);
+    }
+}
 /// Tries to read a file that other hosts replace meanwhile.
 const REPLACED_TRIES: usize = 8;
 
@@ -119,7 +159,7 @@ impl ObjectReader {
         let reads = join(&parts, object.info.size);
         let mut left = reads.as_slice();
         while !left.is_empty() {
-            let now = in_flight(left, self.requests.connections);
+            let (now, _share) = self.requests.flight.take(left, self.requests.connections);
             let answers = parallel::map(&left[..now], now, |read| self.blocks(key, &object, &read.blocks));
             for (read, answer) in left[..now].iter().zip(answers) {
                 let answer = match answer {
@@ -153,16 +193,6 @@ impl ObjectReader {
         }
         Ok(())
     }
-}
-
-/// Number of reads that are made at the same time.
-fn in_flight(reads: &[JoinedRead], connections: usize) -> usize {
-    let mut bytes = 0;
-    let fitting = reads.iter().take(connections).take_while(|read| {
-        bytes += read.blocks.end - read.blocks.start;
-        bytes <= FLIGHT_BYTES
-    });
-    fitting.count().max(1)
 }
 
 /// Joins parts of a body into requests: over small gaps, up to [`REQUEST_BYTES`] unless one part alone is longer.
@@ -205,10 +235,16 @@ mod tests {
         assert_eq!(reads[1].blocks, kib(4992, 5056));
         let many: Vec<_> = (0..1024).map(|n| kib(n * 64, n * 64 + 64)).collect();
         let reads = join(&many, size);
-        assert_eq!(reads.len(), 8, "8 MiB each");
-        assert_eq!(in_flight(&reads, 8), 2);
-        let one = [kib(0, 20 << 10)];
+        assert_eq!(reads.len(), 16, "4 MiB each");
+        let flight = ReadFlight::default();
+        let (count, first) = flight.take(&reads, 8);
+        assert_eq!(count, 6);
+        assert_eq!(flight.take(&reads, 8).0, 1, "a reader never waits");
+        drop(first);
+        assert_eq!(flight.take(&reads, 2).0, 2);
+        let one = [kib(0, 40 << 10)];
         assert_eq!(join(&one, size).len(), 1, "a part stays whole");
-        assert_eq!(in_flight(&join(&one, size), 8), 1);
+        assert_eq!(flight.take(&join(&one, size), 8).0, 1);
+        assert_eq!(flight.0.into_inner(), 0);
     }
 }

@@ -4,6 +4,7 @@ use super::{
     cache::{ObjectCache, bundle::BundleReader},
     held_list::HeldLists,
     of_service,
+    read::ReadFlight,
 };
 use crate::{
     client::RemoteClient,
@@ -24,6 +25,7 @@ pub(super) struct RequestRules {
     pub(super) disk: Arc<OnceLock<ObjectCache>>,
     pub(super) held: Arc<HeldLists>,
     pub(super) bundle: Arc<BundleReader>,
+    pub(super) flight: Arc<ReadFlight>,
 }
 
 impl RequestRules {

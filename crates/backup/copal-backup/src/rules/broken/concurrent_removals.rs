@@ -118,7 +118,7 @@ fn is_unused() -> bool {
         payload: raw,
     };
     packs.append(&frame).unwrap();
-    let written = packs.finish().unwrap().unwrap();
+    let written = packs.finish().unwrap().remove(0);
     let other = store.open().behave_as_another_process();
     store.die();
     assert!(other.sweep_popular(&CancelFlag::new()).is_err());

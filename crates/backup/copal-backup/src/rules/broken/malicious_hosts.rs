@@ -115,7 +115,7 @@ fn write_by(handle: &Repository, raw: &[u8], named: &[u8]) -> WrittenPack {
         payload: raw,
     };
     packs.append(&frame).unwrap();
-    packs.finish().unwrap().unwrap()
+    packs.finish().unwrap().remove(0)
 }
 
 fn store_by(handle: &Repository, writer: &str, raw: &[u8], named: &[u8]) -> PackNumber {
