@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Runs a command beside an emulator of Azure or Google with an empty bucket, and ends the emulator with it.
+# Runs a command beside an emulator of Azure or Google, or beside HDFS, with an empty bucket, and ends it afterwards.
 # install-clients.sh installs the emulators. The command finds the bucket in COPAL_REPOSITORY and COPAL_REMOTE_URL:
 #   with-emulator.sh azure cargo test -p copal-remote --lib servers_of_others
 #   with-emulator.sh google copal store probe
+#   with-emulator.sh hdfs cargo test -p copal-remote --features hdfs --lib servers_of_others
 set -euo pipefail
 cd "$(dirname "$0")/.."
-kind=${1:?azure or google}
+kind=${1:?azure, google or hdfs}
 shift
 bash scripts/install-clients.sh "$kind"
 log=$(mktemp)
@@ -45,8 +46,15 @@ google)
             "http://127.0.0.1:$port/storage/v1/b?project=p" && rm -f "$log.made"
     }
     ;;
+hdfs)
+    port=10904
+    url="hdfs://127.0.0.1:$port/vms/office"
+    bash scripts/hdfs-server.sh "$port" "$log.ready" >"$log" 2>&1 &
+    # Its directories are made by the first write. It may have to be downloaded.
+    make_bucket() { while kill -0 %1 && [ ! -s "$log.ready" ]; do sleep 0.5; done; [ -s "$log.ready" ]; }
+    ;;
 *)
-    echo "there is no emulator $kind: azure or google" >&2
+    echo "there is no emulator $kind: azure, google or hdfs" >&2
     exit 2
     ;;
 esac
