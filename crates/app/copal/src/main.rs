@@ -98,7 +98,7 @@ fn complaint(text: &str) -> String {
 const DEFAULT_LOG: &str = "warn,copal_object::resize::grow=error";
 
 /// Libraries whose lines could show parts of requests to an object store, such as a session token.
-const SILENT: [&str; 4] = ["h2=off", "hyper=off", "hyper_util=off", "rustls=off"];
+const SILENT: [&str; 5] = ["h2=off", "hdfs_native=off", "hyper=off", "hyper_util=off", "rustls=off"];
 
 /// Logs warnings and errors of the libraries to standard error; `COPAL_LOG` sets another filter.
 fn start_logging() {

@@ -1,4 +1,4 @@
-//! Volumes in an object store of other people: S3 and its relatives, Azure, Google.
+//! Volumes in an object store of other people: S3 and its relatives, Azure, Google, and HDFS with the feature `hdfs`.
 //!
 //! [`RemoteStore`] keeps the promises of [`VolumeStore`](copal_volume::VolumeStore) by an exclusive create, a list
 //! that is current, and a delete: nothing else is asked of the object store. Any number of hosts use one prefix of a

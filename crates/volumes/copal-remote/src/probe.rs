@@ -9,7 +9,6 @@ use crate::{
     service::{ObjectService, ServiceError},
 };
 use bytes::Bytes;
-use std::time::Duration;
 
 /// Bytes of the body that the upload in parts sends: more than one part.
 const UPLOAD_BYTES: usize = 9 << 20;
@@ -120,11 +119,7 @@ impl Drop for ProbeObjects<'_> {
 /// Asks the store. Blocks for about twenty requests.
 /// # Errors
 /// No credentials, no bucket, no network.
-pub(crate) fn run(
-    service: &dyn ObjectService,
-    rules: &RetryRules,
-    offset: impl Fn() -> Option<(Duration, bool)>,
-) -> Result<ProbeReport, RemoteError> {
+pub(crate) fn run(service: &dyn ObjectService, rules: &RetryRules) -> Result<ProbeReport, RemoteError> {
     let random = getrandom::u64().map_err(|error| {
         RemoteError::new(RemoteFailure::Usage, format!("the system gives no random bits: {error}"))
     })?;
@@ -134,7 +129,7 @@ pub(crate) fn run(
     let left_behind = objects.remove();
     let mut report = answered.map_err(|error| error.give_up())?;
     report.left_behind = left_behind;
-    report.clock_offset_ms = offset().map(|(amount, is_ahead)| {
+    report.clock_offset_ms = service.clock_offset().map(|(amount, is_ahead)| {
         let amount = amount.as_millis() as i64;
         if is_ahead { amount } else { -amount }
     });

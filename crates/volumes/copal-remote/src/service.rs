@@ -1,13 +1,13 @@
 //! The requests that a store of volumes needs from an object store.
 //!
-//! One implementation for all providers is in `client`; tests wrap it.
+//! `client` implements it, `client::hdfs` for HDFS; tests wrap it.
 //!
 //! Invariant: an error says whether the request can have taken effect. `Unanswered` is the only one after which it may
 //! have; nothing here sends a request twice.
 
 use crate::error::RemoteError;
 use bytes::Bytes;
-use std::ops::Range;
+use std::{ops::Range, time::Duration};
 
 /// Version of an object, as the store tells it; changes with every write of its key.
 pub(crate) type ObjectTag = String;
@@ -99,4 +99,11 @@ pub(crate) trait ObjectService: Send + Sync {
     fn delete(&self, key: &str, tag: Option<&str>) -> Result<(), ServiceError>;
     /// Time of the store: ms since 1970, from its last answer. 0: it has not answered yet.
     fn now_ms(&self) -> u64;
+    /// Time of the store minus that of this machine: its amount, and whether the store is ahead. `None`: it has not
+    /// answered yet.
+    fn clock_offset(&self) -> Option<(Duration, bool)>;
+    /// Deletes leftovers of writes that ended more than a day ago, unless a rule of the store does so; returns their number.
+    fn sweep_unfinished(&self) -> Result<u64, ServiceError> {
+        Ok(0)
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! `s3://BUCKET/PREFIX?endpoint=&region=&style=path|host`, `az://ACCOUNT/CONTAINER/PREFIX?endpoint=`,
 //! `gs://BUCKET/PREFIX?endpoint=`, and for all of them `ca=FILE`, `tls=none`, `rps=N`, `connections=N`; for S3 and Google
-//! `imds=yes`.
+//! `imds=yes`. With the feature `hdfs` also `hdfs://HOST[:PORT]/PATH` with `tls=none` and `connections=N`.
 //!
 //! Invariant: an address holds no credentials, so it may be printed. One that does is refused and not repeated.
 
@@ -18,10 +18,12 @@ pub enum CloudKind {
     Azure,
     /// Google Cloud Storage.
     Google,
+    /// Hadoop's file system.
+    Hdfs,
 }
 
 impl CloudKind {
-    const ALL: [CloudKind; 3] = [CloudKind::S3, CloudKind::Azure, CloudKind::Google];
+    const ALL: [CloudKind; 4] = [CloudKind::S3, CloudKind::Azure, CloudKind::Google, CloudKind::Hdfs];
 
     /// Scheme of its addresses, with the slashes.
     fn scheme(self) -> &'static str {
@@ -29,6 +31,7 @@ impl CloudKind {
             CloudKind::S3 => "s3://",
             CloudKind::Azure => "az://",
             CloudKind::Google => "gs://",
+            CloudKind::Hdfs => "hdfs://",
         }
     }
 
@@ -37,6 +40,15 @@ impl CloudKind {
             CloudKind::S3 => "s3://BUCKET/PREFIX?region=eu-central-1",
             CloudKind::Azure => "az://ACCOUNT/CONTAINER/PREFIX",
             CloudKind::Google => "gs://BUCKET/PREFIX",
+            CloudKind::Hdfs => "hdfs://HOST:PORT/PATH",
+        }
+    }
+
+    /// Words for the place of a repository, and for its holder.
+    fn place(self) -> (&'static str, &'static str) {
+        match self {
+            CloudKind::Hdfs => ("path", "host"),
+            _ => ("prefix", "bucket"),
         }
     }
 }
@@ -55,9 +67,9 @@ pub struct RemoteUrl {
     pub kind: CloudKind,
     /// Account; Azure only.
     pub account: Option<String>,
-    /// Bucket or container.
+    /// Bucket or container; of HDFS the name node, with its port.
     pub bucket: String,
-    /// Prefix of all keys, without slashes at its ends.
+    /// Prefix of all keys, without slashes at its ends; of HDFS the directory.
     pub prefix: String,
     /// Address of the server; `None`: the provider's own.
     pub endpoint: Option<String>,
@@ -111,6 +123,12 @@ impl RemoteUrl {
     }
 
     fn parse_rest(kind: CloudKind, rest: &str) -> Result<RemoteUrl, RemoteError> {
+        if kind == CloudKind::Hdfs && !cfg!(feature = "hdfs") {
+            return Err(usage(
+                "this build of copal has no HDFS; build it with `cargo build --release --package copal --features hdfs`"
+                    .to_owned(),
+            ));
+        }
         let scheme = kind.scheme();
         let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
         let is_open =
@@ -128,17 +146,20 @@ impl RemoteUrl {
             CloudKind::Azure => Some(next().ok_or_else(|| malformed("no account"))?),
             _ => None,
         };
-        let bucket = next().ok_or_else(|| malformed("no bucket"))?;
+        let (of_prefix, of_bucket) = kind.place();
+        let bucket = next().ok_or_else(|| malformed(&format!("no {of_bucket}")))?;
         let prefix: Vec<&str> = parts.collect();
         let prefix = prefix.join("/");
         let prefix = prefix.trim_end_matches('/').to_owned();
         if prefix.is_empty() {
-            return Err(malformed("no prefix: a repository does not take a whole bucket"));
+            let why = format!("no {of_prefix}: a repository does not take a whole {of_bucket}");
+            return Err(malformed(&why));
         }
-        let has_bad_part = prefix.split('/').any(|part| part.is_empty() || part == "." || part == "..");
+        let has_bad_part = prefix.split('/').any(|part| part.is_empty() || part == "." || part == "..")
+            || (kind == CloudKind::Hdfs && prefix.contains(':'));
         if has_bad_part || prefix.len() > MAX_PREFIX_BYTES || prefix.chars().any(char::is_control) {
             return Err(malformed(&format!(
-                "the prefix has an empty part, `.`, `..`, a control character, or more than {MAX_PREFIX_BYTES} bytes"
+                "the {of_prefix} has an empty part, `.`, `..`, a control character, or more than {MAX_PREFIX_BYTES} bytes"
             )));
         }
         let mut url = RemoteUrl {
@@ -170,6 +191,9 @@ impl RemoteUrl {
             _ => Err(format!("{name} is a number from 1 to {most}")),
         };
         match (name, self.kind) {
+            ("endpoint" | "ca" | "rps" | "imds", CloudKind::Hdfs) => {
+                return Err(format!("there is no parameter `{name}`"));
+            }
             ("endpoint", _) => self.endpoint = Some(value.trim_end_matches('/').to_owned()),
             ("region", CloudKind::S3) => self.region = Some(value),
             ("style", CloudKind::S3) => {
@@ -192,6 +216,14 @@ impl RemoteUrl {
     }
 
     fn check_endpoint(&self, plain_allowed: bool) -> Result<(), String> {
+        if self.kind == CloudKind::Hdfs {
+            return match plain_allowed || is_loopback(&self.bucket) {
+                true => Ok(()),
+                false => Err("requests to HDFS are not encrypted: others on the way can read and change them. Add tls=none if \
+                              the network is trusted"
+                    .to_owned()),
+            };
+        }
         let Some(endpoint) = &self.endpoint else { return Ok(()) };
         if let Some(rest) = endpoint.strip_prefix("http://") {
             if rest.is_empty() {
@@ -213,6 +245,9 @@ impl RemoteUrl {
 
     /// Whether requests travel unencrypted to another machine.
     pub fn is_plain(&self) -> bool {
+        if self.kind == CloudKind::Hdfs {
+            return !is_loopback(&self.bucket);
+        }
         self.endpoint
             .as_deref()
             .and_then(|endpoint| endpoint.strip_prefix("http://"))
@@ -293,6 +328,33 @@ mod tests {
         }
         assert!(parse("s3://b/p?endpoint=http://host:1&tls=none").unwrap().is_plain());
         assert!(!parse("s3://b/p?endpoint=http://[::1]:1").unwrap().is_plain());
+    }
+
+    #[test]
+    #[cfg(not(feature = "hdfs"))]
+    fn hdfs_is_refused_without_its_feature() {
+        assert!(is_remote("hdfs://h:1/p"));
+        assert!(parse("hdfs://h:1/p").unwrap_err().contains("--features hdfs"));
+    }
+
+    #[test]
+    #[cfg(feature = "hdfs")]
+    fn addresses_in_hdfs() {
+        let url = parse("hdfs://127.0.0.1:8020/vms/office?connections=4").unwrap();
+        assert_eq!((url.bucket.as_str(), url.prefix.as_str()), ("127.0.0.1:8020", "vms/office"));
+        assert_eq!((url.to_string().as_str(), url.is_plain()), ("hdfs://127.0.0.1:8020/vms/office", false));
+        assert!(parse("hdfs://namenode:8020/vms?tls=none").unwrap().is_plain());
+        for (text, part) in [
+            ("hdfs:///p", "no host"),
+            ("hdfs://127.0.0.1:1/", "no path"),
+            ("hdfs://127.0.0.1:1/a:b", "the path has"),
+            ("hdfs://namenode:8020/vms", "not encrypted"),
+            ("hdfs://127.0.0.1:1/p?rps=3", "no parameter `rps`"),
+            ("hdfs://user@127.0.0.1:1/p", "credentials"),
+        ] {
+            let sentence = parse(text).unwrap_err();
+            assert!(sentence.contains(part), "{text}: {sentence}");
+        }
     }
 
     #[test]

@@ -37,7 +37,7 @@ impl WaitCondition {
 #[command(next_help_heading = "Common options")]
 pub(crate) struct CommonArgs {
     /// Directory, block device or address of the repository: copal://HOST:PORT/PATH, s3://BUCKET/PREFIX,
-    /// az://ACCOUNT/CONTAINER/PREFIX, gs://BUCKET/PREFIX
+    /// az://ACCOUNT/CONTAINER/PREFIX, gs://BUCKET/PREFIX; hdfs://HOST:PORT/PATH in builds with HDFS
     #[arg(long, short, global = true, env = "COPAL_REPOSITORY", value_name = "DIR")]
     pub(crate) repo: Option<PathBuf>,
     /// Profile of the cluster: the file client.json, written by its master
@@ -78,8 +78,8 @@ pub(crate) struct CommonArgs {
     #[arg(long, global = true, env = "COPAL_WAIT", value_name = "DURATION", value_parser = WaitCondition::parse)]
     #[arg(num_args = 0..=1, default_missing_value = "")]
     pub(crate) wait: Option<WaitCondition>,
-    /// Time after which a request to an object store (s3://, az://, gs://) is given up if no answer comes; 0s: one try
-    /// [default: 15m]
+    /// Time after which a request to an object store (s3://, az://, gs://, hdfs://) is given up if no answer comes; 0s: one
+    /// try [default: 15m]
     #[arg(long, global = true, value_name = "DURATION", value_parser = human::parse_duration)]
     pub(crate) retry_for: Option<Duration>,
     /// Directory in which commands on an object store keep its index and short objects for the next command; none: keep

@@ -223,7 +223,7 @@ pub(crate) enum CopalCommand {
     /// Manage keys of the repository with restricted rights
     #[command(subcommand)]
     Key(KeyCommand),
-    /// Examine an object store that other people run (s3://, az://, gs://)
+    /// Examine an object store that other people run (s3://, az://, gs://, hdfs://)
     #[command(subcommand)]
     Store(StoreCommand),
     /// Repair a repository

@@ -217,9 +217,9 @@ pub(crate) enum StoreCommand {
 const PROBE_HELP: &str = "\
 The probe writes about ten small objects below the prefix and removes them. Exit code 0: usable; 21: the store lacks a property; 12: credentials; 10: no such bucket; 42: no answer.
 
-Credentials come from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_PROFILE or ~/.aws (S3), AZURE_STORAGE_ACCOUNT_KEY (Azure), GOOGLE_APPLICATION_CREDENTIALS (Google).
+Credentials come from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_PROFILE or ~/.aws (S3), AZURE_STORAGE_ACCOUNT_KEY (Azure), GOOGLE_APPLICATION_CREDENTIALS (Google). HDFS takes the user of HADOOP_USER_NAME, and settings from HADOOP_CONF_DIR.
 
-Parameters of an address: endpoint=URL, region=NAME and style=path|host (S3), ca=FILE, tls=none, rps=N, connections=N, imds=yes (credentials of this machine's metadata service).
+Parameters of an address: endpoint=URL, region=NAME and style=path|host (S3), ca=FILE, tls=none, rps=N, connections=N, imds=yes (credentials of this machine's metadata service). HDFS has tls=none and connections=N.
 
 Examples:
   copal store probe --repo 's3://vms/office?region=eu-central-1'

@@ -156,6 +156,7 @@ fn without_answer(url: &RemoteUrl, error: &opendal::Error) -> ServiceError {
             CloudKind::S3 => "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, ~/.aws",
             CloudKind::Azure => "AZURE_STORAGE_ACCOUNT_KEY",
             CloudKind::Google => "GOOGLE_APPLICATION_CREDENTIALS",
+            CloudKind::Hdfs => "HADOOP_USER_NAME",
         };
         return fail(
             RemoteFailure::Credentials,

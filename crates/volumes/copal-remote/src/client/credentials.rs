@@ -185,6 +185,7 @@ pub(super) fn operator_of(url: &RemoteUrl, file: Option<&Path>) -> Result<Operat
         CloudKind::S3 => s3(url, file)?,
         CloudKind::Azure => azure(url, file)?,
         CloudKind::Google => google(url, file)?,
+        CloudKind::Hdfs => return Err(super::usage(url, "HDFS is not reached by HTTP")),
     };
     built.map_err(|_| match url.kind {
         CloudKind::Azure => RemoteError::new(

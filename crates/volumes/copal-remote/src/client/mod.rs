@@ -4,11 +4,14 @@
 //! - A request is sent once: no layer of OpenDAL repeats it. One that is refused because the session token has expired is
 //!   sent once more with credentials that were read again.
 //! - A call ends when the command is stopped, and when no byte came for [`SILENCE`]. Calls that begin after the stop share
-//!   [`TIDYING`].
+//!   a few seconds.
 
 mod answers;
 mod credentials;
+#[cfg(feature = "hdfs")]
+mod hdfs;
 mod server_clock;
+mod stop;
 mod transport;
 
 use crate::{
@@ -26,13 +29,8 @@ use opendal::{
 };
 use parking_lot::RwLock;
 use server_clock::ServerClock;
-use std::{
-    fs,
-    ops::Range,
-    path::Path,
-    sync::{Arc, OnceLock},
-    time::{Duration, Instant},
-};
+use std::{fs, ops::Range, path::Path, sync::Arc, time::Duration};
+use stop::StopWatch;
 use transport::{AnswerFacts, LimitedTransport, with_facts};
 
 /// Reads code and date of an answer.
@@ -45,14 +43,25 @@ pub(crate) fn fuzz_answer(bytes: &[u8]) {
 /// Longest time without a byte.
 const SILENCE: Duration = Duration::from_secs(60);
 const CONNECT: Duration = Duration::from_secs(15);
-/// Between two looks whether the command was stopped.
-const LOOK: Duration = Duration::from_millis(50);
-/// Time of a stopped command for requests that tidy up: an export removes its pin, a backup ends its session.
-const TIDYING: Duration = Duration::from_secs(5);
 /// Bytes of a part of an upload.
 const PART_BYTES: usize = 8 << 20;
 /// Most objects of one page that providers give.
 const MOST_LISTED: usize = 1000;
+
+/// A client of the address; sends nothing. `credentials`: file instead of the environment.
+/// # Errors
+/// `Usage`: the address cannot be used; `Credentials`: their file cannot; `Network`: no threads.
+pub(crate) fn connect(
+    url: &RemoteUrl,
+    credentials: Option<&Path>,
+    stop: StopSignal,
+) -> Result<Arc<dyn ObjectService>, RemoteError> {
+    #[cfg(feature = "hdfs")]
+    if url.kind == crate::url::CloudKind::Hdfs {
+        return Ok(Arc::new(hdfs::HdfsClient::new(url, credentials, stop)?));
+    }
+    Ok(Arc::new(RemoteClient::new(url, credentials, stop)?))
+}
 
 /// See the module. Cheap to clone.
 #[derive(Clone)]
@@ -68,9 +77,7 @@ struct ClientState {
     connect: Box<ConnectFn>,
     runtime: tokio::runtime::Runtime,
     clock: Arc<ServerClock>,
-    stop: StopSignal,
-    /// When a call first noticed that the command was stopped.
-    stopped: OnceLock<Instant>,
+    stop: StopWatch,
 }
 
 type ConnectFn = dyn Fn() -> Result<Operator, RemoteError> + Send + Sync;
@@ -134,15 +141,9 @@ impl RemoteClient {
             connect: Box::new(move || Ok(connect()?.with_context(context.clone()))),
             runtime,
             clock,
-            stop,
-            stopped: OnceLock::new(),
+            stop: StopWatch::new(stop),
         };
         Ok(RemoteClient { shared: Arc::new(shared) })
-    }
-
-    /// Time of the store minus that of this machine: its amount, and whether the store is ahead.
-    pub(crate) fn clock_offset(&self) -> Option<(Duration, bool)> {
-        self.shared.clock.offset()
     }
 
     /// Runs a request; once more with credentials that were read again, if those at hand have expired.
@@ -175,16 +176,6 @@ impl RemoteClient {
         request: impl Future<Output = opendal::Result<T>>,
     ) -> Result<(T, AnswerFacts), FailedCall> {
         let shared = &self.shared;
-        let stopped = async {
-            if (shared.stop)() {
-                let since = *shared.stopped.get_or_init(Instant::now);
-                return tokio::time::sleep_until((since + TIDYING).into()).await;
-            }
-            while !(shared.stop)() {
-                tokio::time::sleep(LOOK).await;
-            }
-            shared.stopped.get_or_init(Instant::now);
-        };
         shared.runtime.block_on(async {
             tokio::select! {
                 (outcome, facts) = with_facts(request) => match outcome {
@@ -195,7 +186,7 @@ impl RemoteClient {
                     }),
                 },
                 // The request may take effect all the same; the next wait ends the command.
-                () = stopped => Err(FailedCall {
+                () = shared.stop.ended() => Err(FailedCall {
                     meaning: ServiceError::Unanswered {
                         reason: "the command was stopped while a request was in progress".to_owned(),
                     },
@@ -376,6 +367,10 @@ impl ObjectService for RemoteClient {
 
     fn now_ms(&self) -> u64 {
         self.shared.clock.now_ms()
+    }
+
+    fn clock_offset(&self) -> Option<(Duration, bool)> {
+        self.shared.clock.offset()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Time of the object store: the `Date` of its last answer, and the time since then on this machine.
+//! Time of the object store: that of its last answer, and the time since then on this machine.
 //!
 //! Nothing is decided by it; it stamps files so that people see when they were written.
 
@@ -15,8 +15,13 @@ impl ServerClock {
     /// Takes the time of an answer's `Date` header; a text in another form is ignored.
     pub(super) fn observe(&self, date: &str) {
         if let Some(ms) = parse_date(date) {
-            *self.last.lock() = Some((ms, Instant::now()));
+            self.observe_ms(ms);
         }
+    }
+
+    /// Takes a time of the store: ms since 1970.
+    pub(super) fn observe_ms(&self, ms: u64) {
+        *self.last.lock() = Some((ms, Instant::now()));
     }
 
     /// The store's time now: ms since 1970. This machine's before the first answer.

@@ -9,7 +9,7 @@ use super::{RemoteState, corrupt, of_service};
 use crate::{
     format::{ObjectHead, ObjectKind, file_object, renamed, tombstone_object},
     keys,
-    service::{ObjectService, ServiceError},
+    service::ServiceError,
 };
 use bytes::Bytes;
 use copal_codec::crc32c;

@@ -17,7 +17,7 @@ mod volumes;
 mod writer;
 
 use crate::{
-    client::RemoteClient,
+    client::connect,
     error::RemoteError,
     keys::MAX_NAME_BYTES,
     probe::{self, ProbeReport},
@@ -84,12 +84,12 @@ impl RemoteStore {
     /// # Errors
     /// `Usage`: the address cannot be used. `Credentials`: there are none, or their file cannot be used.
     pub fn new(url: &RemoteUrl, options: &RemoteOptions) -> Result<RemoteStore, RemoteError> {
-        let client = RemoteClient::new(url, options.credentials.as_deref(), options.stop.clone())?;
+        let client = connect(url, options.credentials.as_deref(), options.stop.clone())?;
         RemoteStore::on(client, url.connections as usize, options.retry_for, options.stop.clone())
     }
 
     pub(crate) fn on(
-        client: RemoteClient,
+        service: Arc<dyn ObjectService>,
         connections: usize,
         retry_for: Duration,
         stop: StopSignal,
@@ -98,7 +98,7 @@ impl RemoteStore {
             RemoteError::new(crate::RemoteFailure::Usage, format!("the system gives no random bits: {error}"))
         })?;
         let requests = RequestRules {
-            service: client,
+            service,
             rules: RetryRules { retry_for, stop },
             connections: connections.max(1),
             disk: Arc::default(),
@@ -141,9 +141,9 @@ impl RemoteStore {
     /// # Errors
     /// No credentials, no bucket, no network.
     pub fn probe(url: &RemoteUrl, options: &RemoteOptions) -> Result<ProbeReport, RemoteError> {
-        let client = RemoteClient::new(url, options.credentials.as_deref(), options.stop.clone())?;
+        let client = connect(url, options.credentials.as_deref(), options.stop.clone())?;
         let rules = RetryRules { retry_for: options.retry_for, stop: options.stop.clone() };
-        probe::run(&client, &rules, || client.clock_offset())
+        probe::run(&*client, &rules)
     }
 }
 
@@ -406,4 +406,4 @@ impl VolumeStore for RemoteStore {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

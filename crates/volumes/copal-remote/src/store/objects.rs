@@ -3,7 +3,7 @@
 use super::{cache::MAX_OBJECT_BYTES, corrupt, held_list::HeldObject, of_service, requests::RequestRules};
 use crate::{
     format::{ObjectHead, ObjectKind, SumsPlace, TAIL_BYTES, sums_bytes},
-    service::{ObjectFront, ObjectService, ObjectTag, ServiceError},
+    service::{ObjectFront, ObjectTag, ServiceError},
 };
 use bytes::Bytes;
 use copal_volume::{Consistency, FileInfo, ReadOptions, VolumeError};

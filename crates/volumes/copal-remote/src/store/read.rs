@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     format::{BLOCK_BYTES, blocks_around, sums_agree, sums_bytes},
-    service::{ObjectService, ServiceError},
+    service::ServiceError,
 };
 use bytes::Bytes;
 use copal_volume::{RangeSink, ReadOptions, VolumeError};

@@ -7,7 +7,6 @@ use super::{
     read::ReadFlight,
 };
 use crate::{
-    client::RemoteClient,
     retry::RetryRules,
     service::{ListedPage, ObjectFront, ObjectService},
 };
@@ -17,7 +16,7 @@ use std::sync::{Arc, OnceLock};
 /// See the module. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct RequestRules {
-    pub(super) service: RemoteClient,
+    pub(super) service: Arc<dyn ObjectService>,
     pub(super) rules: RetryRules,
     /// Most requests at the same time.
     pub(super) connections: usize,

@@ -1,10 +1,7 @@
 //! The store over a server in this process that takes conditions, breaks answers and counts requests.
 
 use super::*;
-use crate::{
-    ProbeOutcome,
-    service::{ObjectService, ServiceError},
-};
+use crate::{ProbeOutcome, client::RemoteClient, service::ServiceError};
 use copal_testkit::{MotoServer, NetworkFault, ObjectServer, RequestFacts};
 use copal_volume::conformance;
 use std::sync::atomic::Ordering::Relaxed;
@@ -30,7 +27,7 @@ impl TestServer {
         let text = format!("s3://{BUCKET}/{prefix}?endpoint={}&region=us-east-1", self.server.url());
         let url = RemoteUrl::parse(&text).unwrap().unwrap();
         let client = RemoteClient::with_keys(&url, "ak", "sk", Arc::new(|| false)).unwrap();
-        RemoteStore::on(client, url.connections as usize, retry_for, Arc::new(|| false)).unwrap()
+        RemoteStore::on(Arc::new(client), url.connections as usize, retry_for, Arc::new(|| false)).unwrap()
     }
 
     /// Keys of the objects of files, without volume records.
@@ -40,15 +37,20 @@ impl TestServer {
     }
 }
 
-fn volume(store: &RemoteStore) -> VolumeId {
+pub(crate) fn volume(store: &RemoteStore) -> VolumeId {
     store.create_volume("", "v", &VolumeOptions::default()).unwrap()
 }
 
-fn put(store: &RemoteStore, vid: VolumeId, name: &[u8], len: usize) -> Result<FileInfo, VolumeError> {
+pub(crate) fn put(
+    store: &RemoteStore,
+    vid: VolumeId,
+    name: &[u8],
+    len: usize,
+) -> Result<FileInfo, VolumeError> {
     store.put(vid, name, Bytes::from(vec![name[0]; len]), &PutOptions::default())
 }
 
-fn get(store: &RemoteStore, vid: VolumeId, name: &[u8]) -> Result<Bytes, VolumeError> {
+pub(crate) fn get(store: &RemoteStore, vid: VolumeId, name: &[u8]) -> Result<Bytes, VolumeError> {
     store.get(vid, name, 0..u64::MAX, &ReadOptions::STRICT)
 }
 
@@ -104,7 +106,10 @@ fn servers_of_others_pass_the_suite() {
         let url = next(&text);
         let client = RemoteClient::with_keys(&url, "ak", "sk", Arc::new(|| false)).unwrap();
         let stop: StopSignal = Arc::new(|| false);
-        Box::new(RemoteStore::on(client, url.connections as usize, Duration::from_secs(60), stop).unwrap())
+        Box::new(
+            RemoteStore::on(Arc::new(client), url.connections as usize, Duration::from_secs(60), stop)
+                .unwrap(),
+        )
     });
 }
 
@@ -283,7 +288,7 @@ fn a_store_that_ignores_conditions_or_lists_late_is_unsuitable() {
     let url = RemoteUrl::parse(&text).unwrap().unwrap();
     let client = RemoteClient::with_keys(&url, "ak", "sk", Arc::new(|| false)).unwrap();
     let rules = RetryRules { retry_for: Duration::from_secs(5), stop: Arc::new(|| false) };
-    let probe = || probe::run(&client, &rules, || client.clock_offset()).unwrap();
+    let probe = || probe::run(&client, &rules).unwrap();
     let report = probe();
     assert_eq!(report.unsuitable(), None, "{report:?}");
     assert_eq!((report.may_delete, report.delete_has_condition), (ProbeOutcome::Yes, ProbeOutcome::Yes));
@@ -313,7 +318,7 @@ fn failures_are_told_apart() {
         let url = RemoteUrl::parse(&text).unwrap().unwrap();
         let client = RemoteClient::with_keys(&url, "ak", "hush", Arc::new(|| false)).unwrap();
         let rules = RetryRules { retry_for: Duration::ZERO, stop: Arc::new(|| false) };
-        probe::run(&client, &rules, || client.clock_offset()).unwrap_err()
+        probe::run(&client, &rules).unwrap_err()
     };
     let here = format!("?endpoint={}&region=us-east-1", server.server.url());
     let mut sentences = std::collections::BTreeSet::new();
@@ -405,7 +410,7 @@ fn a_stopped_command_waits_for_no_answer() {
     let began = std::time::Instant::now();
     let stop: StopSignal = Arc::new(move || began.elapsed() > Duration::from_millis(100));
     let client = RemoteClient::with_keys(&url, "ak", "sk", stop.clone()).unwrap();
-    let stopped = RemoteStore::on(client, 8, Duration::from_secs(60), stop).unwrap();
+    let stopped = RemoteStore::on(Arc::new(client), 8, Duration::from_secs(60), stop).unwrap();
     // The request may still take effect.
     let refused = put(&stopped, vid, b"n", 10);
     assert!(matches!(refused, Err(VolumeError::Unknown { .. })), "{refused:?}");
@@ -423,7 +428,7 @@ fn a_stopped_command_can_remove_its_files() {
     let signal = is_stopped.clone();
     let stop: StopSignal = Arc::new(move || signal.load(Relaxed));
     let client = RemoteClient::with_keys(&url, "ak", "sk", stop.clone()).unwrap();
-    let store = RemoteStore::on(client, 8, Duration::from_secs(60), stop).unwrap();
+    let store = RemoteStore::on(Arc::new(client), 8, Duration::from_secs(60), stop).unwrap();
     let vid = volume(&store);
     let info = put(&store, vid, b"pin", 10).unwrap();
     is_stopped.store(true, Relaxed);

@@ -10,7 +10,7 @@ use super::{corrupt, held_list::HeldObject, of_service, parallel, requests::Requ
 use crate::{
     format::{open_record, volume_record},
     keys,
-    service::{ListedObject, ListedPage, ObjectFront, ObjectService, ServiceError},
+    service::{ListedObject, ListedPage, ObjectFront, ServiceError},
 };
 use bytes::Bytes;
 use copal_volume::{
@@ -285,7 +285,11 @@ impl VolumeRecords {
                 _ => break,
             }
         }
-        let mut removed = 0;
+        let mut removed = self
+            .requests
+            .rules
+            .repeat(|| self.requests.service.sweep_unfinished())
+            .map_err(|error| of_service(&error))?;
         for vid in without {
             removed += self.remove_files(vid)?;
         }

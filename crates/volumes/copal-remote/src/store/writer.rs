@@ -3,7 +3,7 @@
 use super::RemoteState;
 use crate::{
     format::{BlockSums, stream_front, stream_tail},
-    service::{ObjectService, ObjectUpload, ServiceError},
+    service::{ObjectUpload, ServiceError},
 };
 use bytes::{Bytes, BytesMut};
 use copal_codec::crc32c;
