@@ -10,8 +10,8 @@ peers=$PWD/.cache/peers/hdfs
 if ! compgen -G "$peers/jars/hadoop-client-minicluster-*.jar" >/dev/null; then
     mvn -q -B -f bench/peers/hdfs/pom.xml -Dpeer.directory="$peers" package dependency:copy-dependencies
 fi
-data=$(mktemp -d)
-trap 'kill "$java" 2>/dev/null; wait "$java" 2>/dev/null; rm -rf "$data" "$ready"' EXIT
+data=$(mktemp -d) java=
+trap 'kill "$java" 2>/dev/null || true; wait "$java" 2>/dev/null || true; rm -rf "$data" "$ready"' EXIT
 trap 'exit 0' TERM INT
 java -Xmx700m -cp "$peers/jars/*" org.apache.hadoop.test.MiniDFSClusterManager -format -datanodes 3 -nnport "$port" \
     -httpport 0 -D "hdfs.minidfs.basedir=$data" -D dfs.replication=3 -writeDetails "$ready" &
