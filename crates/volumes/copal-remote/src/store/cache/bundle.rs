@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     keys,
-    service::{ListedObject, ObjectFront, ObjectService, ServiceError},
+    service::{ListedObject, ObjectFront, ServiceError},
 };
 use bytes::Bytes;
 use copal_volume::{VolumeError, VolumeId};
