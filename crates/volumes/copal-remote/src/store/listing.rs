@@ -30,8 +30,8 @@ impl RemoteState {
             return Ok(FilePage::default());
         }
         let of_volume = keys::files_prefix(vid);
-        let prefix = format!("{of_volume}{}", keys::hex(prefix));
-        let mut after = after.map(|after| format!("{of_volume}{}", keys::hex(after)));
+        let prefix = format!("{of_volume}{}", keys::name_key(prefix));
+        let mut after = after.map(|after| format!("{of_volume}{}", keys::name_key(after)));
         let mut found = Vec::new();
         loop {
             let ListedPage { objects, is_last } =
@@ -43,7 +43,7 @@ impl RemoteState {
             for (object, known) in objects.iter().zip(self.heads(&objects)) {
                 // A file that went meanwhile is not shown; only an empty page is the end.
                 let Some(known) = known? else { continue };
-                let name = object.key.strip_prefix(&of_volume).and_then(keys::unhex);
+                let name = object.key.strip_prefix(&of_volume).and_then(keys::name_of);
                 if let (Some(name), ObjectKind::File) = (name, known.kind) {
                     found.push((Bytes::from(name), known.info.clone()));
                 }

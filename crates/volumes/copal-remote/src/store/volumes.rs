@@ -203,7 +203,7 @@ impl VolumeRecords {
         let path = split_path(parent)?;
         self.check_parent(&path)?;
         let prefix = keys::children_prefix(&path)?;
-        let mut after = after.map(|name| format!("{prefix}{}", keys::hex(name.as_bytes())));
+        let mut after = after.map(|name| format!("{prefix}{}", keys::name_key(name.as_bytes())));
         let mut found = Vec::new();
         while found.len() < limit {
             let ListedPage { objects: mut page, is_last } =
@@ -211,12 +211,12 @@ impl VolumeRecords {
             let Some(last) = page.last() else { break };
             after = Some(last.key.clone());
             // Not the volumes below these.
-            page.retain(|object| !object.key[prefix.len()..].contains('/'));
+            page.retain(|object| !object.key[prefix.len()..].contains(keys::BELOW));
             page.truncate(limit - found.len());
             let records = self.records(&page);
             for (object, vid) in page.iter().zip(records) {
                 let name =
-                    keys::unhex(&object.key[prefix.len()..]).and_then(|name| String::from_utf8(name).ok());
+                    keys::name_of(&object.key[prefix.len()..]).and_then(|name| String::from_utf8(name).ok());
                 if let (Some(name), Some(vid)) = (name, vid?) {
                     found.push((name, vid));
                 }
@@ -231,7 +231,8 @@ impl VolumeRecords {
     pub(super) fn remove_volume(&self, vid: VolumeId, how: RemoveMode) -> Result<(), VolumeError> {
         let _change = self.requests.held.change();
         let key = self.record_key(vid)?;
-        let has_children = !self.requests.page(&format!("{key}/"), None, PAGE)?.objects.is_empty();
+        let has_children =
+            !self.requests.page(&format!("{key}{}", keys::BELOW), None, PAGE)?.objects.is_empty();
         // Whether it is empty cannot be held while another host puts a file there; an empty one costs nothing.
         if has_children || how == RemoveMode::IfEmpty {
             return Err(VolumeError::NotEmpty);

@@ -48,6 +48,7 @@ pub(super) const INVALID_PART_ORDER: S3Error =
     S3Error::new(400, "InvalidPartOrder", "The part numbers do not ascend.");
 pub(super) const INVALID_RANGE: S3Error =
     S3Error::new(416, "InvalidRange", "The requested range is not satisfiable");
+pub(super) const KEY_TOO_LONG: S3Error = S3Error::new(400, "KeyTooLongError", "Your key is too long.");
 pub(super) const LENGTH_REQUIRED: S3Error =
     S3Error::new(411, "MissingContentLength", "The Content-Length header is missing.");
 pub(super) const MALFORMED_XML: S3Error =

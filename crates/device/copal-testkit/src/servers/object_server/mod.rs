@@ -104,9 +104,26 @@ impl ObjectServer {
         self.state.store.lock().defects.ignores_delete_conditions = ignores;
     }
 
+    /// Whether answers to writes name a version of the object, as those of a bucket with versions do. Old versions are
+    /// not kept.
+    pub fn name_versions(&self, names: bool) {
+        self.state.store.lock().names_versions = names;
+    }
+
     /// Lists show changes made from now on only after that time. Reads of objects show them at once.
     pub fn list_lag(&self, lag: Duration) {
         self.state.store.lock().objects.list_lag = lag.min(LONGEST_WAIT);
+    }
+
+    /// Keeps each object of a bucket as a file whose path is the key, as MinIO and SeaweedFS do.
+    /// - A part of a key between slashes has at most 255 bytes.
+    /// - A create is refused where objects lie below the key.
+    /// - Lists do not show objects below an object.
+    ///
+    /// # Panics
+    /// When the bucket is missing.
+    pub fn keep_as_files(&self, bucket: &str) {
+        self.state.store.lock().objects.bucket_mut(bucket).expect("the bucket exists").has_files = true;
     }
 
     /// Chooses a fault for each request. Several threads may call `rule` at once.

@@ -3,7 +3,7 @@
 //! Not here: parts of uploads (`uploads`), access, HTTP.
 
 use super::{
-    errors::{BUCKET_EXISTS, NO_SUCH_BUCKET, NO_SUCH_KEY, PRECONDITION_FAILED, S3Error},
+    errors::{BUCKET_EXISTS, KEY_TOO_LONG, NO_SUCH_BUCKET, NO_SUCH_KEY, PRECONDITION_FAILED, S3Error},
     uploads::UploadTable,
 };
 use std::{
@@ -21,6 +21,9 @@ pub(super) struct ServerTime {
     /// Seconds since 1970 on the clock of the server.
     pub(super) unix: i64,
 }
+
+/// Longest part of a key between slashes, where each part is the name of a file.
+const MOST_PART_BYTES: usize = 255;
 
 /// An object as it was last written.
 #[derive(Clone, Debug)]
@@ -93,6 +96,8 @@ impl KeyHistory {
 #[derive(Debug, Default)]
 pub(super) struct BucketObjects {
     keys: BTreeMap<String, KeyHistory>,
+    /// Each object is a file whose path is the key.
+    pub(super) has_files: bool,
     pub(super) uploads: UploadTable,
 }
 
@@ -113,7 +118,30 @@ impl BucketObjects {
         now: Instant,
     ) -> impl Iterator<Item = (&'a str, &'a StoredObject)> {
         let range = self.keys.range::<str, _>((from, Bound::Unbounded));
-        range.filter_map(move |(key, history)| Some((key.as_str(), history.listed(now)?)))
+        let shown = range.filter(|(key, _)| !self.is_hidden(key));
+        shown.filter_map(move |(key, history)| Some((key.as_str(), history.listed(now)?)))
+    }
+
+    /// Where keys are paths of files, lists do not enter an object.
+    fn is_hidden(&self, key: &str) -> bool {
+        self.has_files && key.match_indices('/').any(|(at, _)| self.object(&key[..at]).is_some())
+    }
+
+    /// Where keys are paths of files, the name of a directory is taken, and a part has a longest length.
+    fn check_path(&self, key: &str, condition: &ObjectCondition) -> Result<(), S3Error> {
+        if !self.has_files {
+            return Ok(());
+        }
+        if key.split('/').any(|part| part.len() > MOST_PART_BYTES) {
+            return Err(KEY_TOO_LONG);
+        }
+        let below = format!("{key}/");
+        let mut behind = self.keys.range(below.clone()..).filter(|(_, history)| history.present().is_some());
+        let is_directory = behind.next().is_some_and(|(next, _)| next.starts_with(&below));
+        match is_directory && condition.if_none_match.is_some() {
+            true => Err(PRECONDITION_FAILED),
+            false => Ok(()),
+        }
     }
 
     fn change(&mut self, key: &str, now: Instant, listed_from: Instant, object: Option<StoredObject>) {
@@ -169,6 +197,7 @@ impl ObjectStore {
         now: ServerTime,
     ) -> Result<String, S3Error> {
         let (bucket, key) = place;
+        self.bucket(bucket)?.check_path(key, condition)?;
         condition.check(self.bucket(bucket)?.object(key))?;
         let etag = format!("\"{}\"", self.next_id());
         let object = StoredObject { body: Arc::new(body), etag: etag.clone(), modified: now.unix };

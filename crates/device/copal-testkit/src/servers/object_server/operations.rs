@@ -34,6 +34,8 @@ pub(super) struct SharedStore {
     pub(super) objects: ObjectStore,
     pub(super) access: AccessTable,
     pub(super) defects: StoreDefects,
+    /// Answers to writes name the version of the object.
+    pub(super) names_versions: bool,
     /// Seconds by which the server's clock is ahead.
     pub(super) clock_offset: i64,
 }
@@ -167,7 +169,15 @@ impl SharedStore {
             false => request.write_condition()?,
         };
         let etag = self.objects.write(request.place(), body, &condition, now)?;
-        Ok(HttpAnswer::empty(200).with("ETag", etag))
+        let answer = HttpAnswer::empty(200).with("ETag", etag);
+        Ok(self.name_version(answer))
+    }
+
+    fn name_version(&mut self, answer: HttpAnswer) -> HttpAnswer {
+        match self.names_versions {
+            true => answer.with("x-amz-version-id", self.objects.next_id()),
+            false => answer,
+        }
     }
 
     fn start_upload(&mut self, request: &S3Request, now: ServerTime) -> Result<HttpAnswer, S3Error> {
@@ -206,7 +216,8 @@ impl SharedStore {
         xml::push(&mut content, "Bucket", &request.bucket);
         xml::push(&mut content, "Key", &request.key);
         xml::push(&mut content, "ETag", &etag);
-        Ok(HttpAnswer::xml(200, xml::document("CompleteMultipartUploadResult", &content)))
+        let answer = HttpAnswer::xml(200, xml::document("CompleteMultipartUploadResult", &content));
+        Ok(self.name_version(answer))
     }
 
     fn delete_many(&mut self, request: &S3Request, now: ServerTime) -> Result<HttpAnswer, S3Error> {
