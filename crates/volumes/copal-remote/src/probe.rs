@@ -41,7 +41,7 @@ pub struct ProbeReport {
     pub delete_has_condition: ProbeOutcome,
     /// These credentials may overwrite.
     pub may_overwrite: ProbeOutcome,
-    /// Deleted objects stay as old versions, or a lock keeps them; `None`: not asked.
+    /// Deleted objects stay as old versions, which Object Lock needs too; `None`: the store does not tell.
     pub keeps_versions: Option<bool>,
     /// Time of the store minus that of this machine, in milliseconds.
     pub clock_offset_ms: Option<i64>,
@@ -129,7 +129,9 @@ pub(crate) fn run(service: &dyn ObjectService, rules: &RetryRules) -> Result<Pro
     let left_behind = objects.remove();
     let mut report = answered.map_err(|error| error.give_up())?;
     report.left_behind = left_behind;
-    report.clock_offset_ms = service.clock_offset().map(|(amount, is_ahead)| {
+    let observed = service.observation();
+    report.keeps_versions = observed.keeps_versions;
+    report.clock_offset_ms = observed.clock_offset.map(|(amount, is_ahead)| {
         let amount = amount.as_millis() as i64;
         if is_ahead { amount } else { -amount }
     });

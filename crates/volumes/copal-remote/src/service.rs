@@ -76,6 +76,15 @@ pub(crate) trait ObjectUpload: Send {
     fn abort(&mut self);
 }
 
+/// Facts that answers of a store carry beside their outcome.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct StoreObservation {
+    /// Time of the store minus that of this machine: its amount, and whether the store is ahead.
+    pub(crate) clock_offset: Option<(Duration, bool)>,
+    /// Whether the answer to a create named a version of the object.
+    pub(crate) keeps_versions: Option<bool>,
+}
+
 /// The requests; each blocks, and is sent once. See the module.
 pub(crate) trait ObjectService: Send + Sync {
     /// Creates an object, if the key is free.
@@ -99,9 +108,8 @@ pub(crate) trait ObjectService: Send + Sync {
     fn delete(&self, key: &str, tag: Option<&str>) -> Result<(), ServiceError>;
     /// Time of the store: ms since 1970, from its last answer. 0: it has not answered yet.
     fn now_ms(&self) -> u64;
-    /// Time of the store minus that of this machine: its amount, and whether the store is ahead. `None`: it has not
-    /// answered yet.
-    fn clock_offset(&self) -> Option<(Duration, bool)>;
+    /// Facts of the answers until now.
+    fn observation(&self) -> StoreObservation;
     /// Deletes leftovers of writes that ended more than a day ago, unless a rule of the store does so; returns their number.
     fn sweep_unfinished(&self) -> Result<u64, ServiceError> {
         Ok(0)

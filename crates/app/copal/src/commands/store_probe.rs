@@ -33,6 +33,7 @@ pub(super) fn run(context: &CommandContext<'_>) -> Outcome<()> {
         "may_delete": as_json(report.may_delete),
         "delete_has_condition": as_json(report.delete_has_condition),
         "may_overwrite": as_json(report.may_overwrite),
+        "keeps_versions": report.keeps_versions,
         "clock_offset_ms": report.clock_offset_ms,
         "left_behind": report.left_behind,
     });
@@ -72,6 +73,7 @@ fn text(url: &RemoteUrl, report: &ProbeReport) -> String {
          These credentials may delete            {}\n\
          A delete can name one version           {}\n\
          These credentials may overwrite         {}\n\
+         Deleted objects stay as old versions    {}\n\
          Clock of the store                      {clock}\n",
         word(report.create_is_exclusive),
         word(report.upload_is_exclusive),
@@ -79,7 +81,13 @@ fn text(url: &RemoteUrl, report: &ProbeReport) -> String {
         word(report.may_delete),
         word(report.delete_has_condition),
         word(report.may_overwrite),
+        report.keeps_versions.map_or("unknown", |keeps| if keeps { "yes" } else { "no" }),
     );
+    if report.keeps_versions == Some(true) {
+        text.push_str(
+            "Deleted objects keep their bytes until a lifecycle rule of the bucket removes old versions.\n",
+        );
+    }
     if !report.left_behind.is_empty() {
         text.push_str(&format!(
             "These objects stay, since the credentials may not delete: {}\n",

@@ -191,6 +191,11 @@ fn credentials_without_deletes_back_up_and_restore() {
     good(&host, &["backup", "--vm", "web", &disk]);
     let probe = good(&host, &["store", "probe"]);
     assert!(probe.contains("may delete            not permitted"), "{probe}");
+    assert!(probe.contains("old versions    no"), "{probe}");
+    bucket.server.name_versions(true);
+    let probe = good(&host, &["store", "probe"]);
+    assert!(probe.contains("until a lifecycle rule of the bucket removes old versions"), "{probe}");
+    assert!(good(&host, &["store", "probe", "--json"]).contains("\"keeps_versions\":true"));
     good(&host, &["restore", "latest", "--vm", "web", "--target", &host.word("out")]);
     assert!(std::fs::read(host.path("out")).unwrap() == std::fs::read(host.path("disk")).unwrap());
 }

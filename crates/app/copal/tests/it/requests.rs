@@ -182,15 +182,27 @@ fn trace_cold_nbd() {
     bucket.server.take_requests();
     good(&host, &["backup", "--vm", "web", &disk]);
     eprintln!("FIRST BACKUP");
-    for r in bucket.server.take_requests() { eprintln!("{} {} {}", r.method, r.key, r.query); }
+    for r in bucket.server.take_requests() {
+        eprintln!("{} {} {}", r.method, r.key, r.query);
+    }
     let cold = bucket.host();
     let socket = cold.word("s.sock");
-    let mut export = crate::harness::Running::of(command(&cold, &["--json", "nbd", "latest", "--vm", "web", "--socket", &socket]));
+    let mut export = crate::harness::Running::of(command(
+        &cold,
+        &["--json", "nbd", "latest", "--vm", "web", "--socket", &socket],
+    ));
     export.wait_for("ready");
     eprintln!("NBD READY");
-    for r in bucket.server.take_requests() { eprintln!("{} {} {}", r.method, r.key, r.query); }
-    crate::qemu::tool("qemu-io", &["-r", "-f", "raw", "-c", "read 1M 4k", &format!("nbd+unix:///?socket={socket}")]);
+    for r in bucket.server.take_requests() {
+        eprintln!("{} {} {}", r.method, r.key, r.query);
+    }
+    crate::qemu::tool(
+        "qemu-io",
+        &["-r", "-f", "raw", "-c", "read 1M 4k", &format!("nbd+unix:///?socket={socket}")],
+    );
     eprintln!("READ");
-    for r in bucket.server.take_requests() { eprintln!("{} {} {}", r.method, r.key, r.query); }
+    for r in bucket.server.take_requests() {
+        eprintln!("{} {} {}", r.method, r.key, r.query);
+    }
     export.signal(rustix::process::Signal::TERM);
 }

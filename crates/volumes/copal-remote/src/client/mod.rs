@@ -17,8 +17,11 @@ mod transport;
 use crate::{
     error::{RemoteError, RemoteFailure},
     retry::StopSignal,
-    service::{ListedObject, ListedPage, ObjectFront, ObjectService, ObjectTag, ObjectUpload, ServiceError},
-    url::RemoteUrl,
+    service::{
+        ListedObject, ListedPage, ObjectFront, ObjectService, ObjectTag, ObjectUpload, ServiceError,
+        StoreObservation,
+    },
+    url::{CloudKind, RemoteUrl},
 };
 use answers::{is_expired, meaning_of};
 use bytes::{Bytes, BytesMut};
@@ -27,7 +30,7 @@ use opendal::{
     Capability, HttpTransporter, Lister, OperationContext, Operator, Writer,
     options::{DeleteOptions, ListOptions, ReaderOptions, WriteOptions},
 };
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use server_clock::ServerClock;
 use std::{fs, ops::Range, path::Path, sync::Arc, time::Duration};
 use stop::StopWatch;
@@ -77,6 +80,8 @@ struct ClientState {
     connect: Box<ConnectFn>,
     runtime: tokio::runtime::Runtime,
     clock: Arc<ServerClock>,
+    /// Whether the answer to the last write named a version.
+    keeps_versions: Mutex<Option<bool>>,
     stop: StopWatch,
 }
 
@@ -141,9 +146,17 @@ impl RemoteClient {
             connect: Box::new(move || Ok(connect()?.with_context(context.clone()))),
             runtime,
             clock,
+            keeps_versions: Mutex::default(),
             stop: StopWatch::new(stop),
         };
         Ok(RemoteClient { shared: Arc::new(shared) })
+    }
+
+    /// Notes whether a write made a version. Google names one for every object, whether it keeps old ones or not.
+    fn note_version(&self, facts: &AnswerFacts) {
+        if self.shared.url.kind != CloudKind::Google {
+            *self.shared.keeps_versions.lock() = Some(facts.version.is_some());
+        }
     }
 
     /// Runs a request; once more with credentials that were read again, if those at hand have expired.
@@ -240,6 +253,7 @@ impl ObjectService for RemoteClient {
             let body = body.clone();
             async move { operator.write_options(key, body, exclusive()).await }
         })?;
+        self.note_version(&facts);
         Ok(metadata.etag().map(str::to_owned).or(facts.tag).unwrap_or_default())
     }
 
@@ -369,8 +383,9 @@ impl ObjectService for RemoteClient {
         self.shared.clock.now_ms()
     }
 
-    fn clock_offset(&self) -> Option<(Duration, bool)> {
-        self.shared.clock.offset()
+    fn observation(&self) -> StoreObservation {
+        let keeps_versions = *self.shared.keeps_versions.lock();
+        StoreObservation { clock_offset: self.shared.clock.offset(), keeps_versions }
     }
 }
 

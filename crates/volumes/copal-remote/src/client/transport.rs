@@ -30,6 +30,8 @@ pub(super) struct AnswerFacts {
     /// Length of the whole object, of a read of a part.
     pub(super) total: Option<u64>,
     pub(super) tag: Option<String>,
+    /// Version of the object that a write made, if the bucket keeps old ones.
+    pub(super) version: Option<String>,
     /// Where the bucket is, if the store says that it is elsewhere.
     pub(super) region: Option<String>,
 }
@@ -111,6 +113,10 @@ impl HttpTransport for LimitedTransport {
                 || (parts.status.as_u16() == 200).then(|| header("content-length")?.parse().ok()).flatten(),
             ),
             tag: header("etag").map(str::to_owned),
+            version: header("x-amz-version-id")
+                .or_else(|| header("x-ms-version-id"))
+                .filter(|version| *version != "null")
+                .map(str::to_owned),
             region: header("x-amz-bucket-region").map(str::to_owned),
         };
         if parts.status.as_u16() >= 300 {

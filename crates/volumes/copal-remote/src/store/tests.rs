@@ -331,6 +331,24 @@ fn a_store_that_ignores_conditions_or_lists_late_is_unsuitable() {
     assert_eq!(server.server.open_uploads(BUCKET), 0);
 }
 
+/// Symptom: a prune of a bucket with versions freed nothing, and no command told why. Cause: the probe did not ask
+/// whether deleted objects stay. Fix: the answer to a write names the version of the object in such a bucket.
+#[test]
+fn a_bucket_with_versions_is_told_from_one_without() {
+    let server = TestServer::start();
+    let probe = || {
+        let text = format!("s3://{BUCKET}/p?endpoint={}&region=us-east-1", server.server.url());
+        let url = RemoteUrl::parse(&text).unwrap().unwrap();
+        let client = RemoteClient::with_keys(&url, "ak", "sk", Arc::new(|| false)).unwrap();
+        let rules = RetryRules { retry_for: Duration::from_secs(5), stop: Arc::new(|| false) };
+        probe::run(&client, &rules).unwrap()
+    };
+    assert_eq!(probe().keeps_versions, Some(false));
+    server.server.name_versions(true);
+    let report = probe();
+    assert_eq!((report.keeps_versions, report.unsuitable()), (Some(true), None));
+}
+
 /// Each failure has its own sentence and kind, and no sentence repeats the words of the server or a secret.
 #[test]
 fn failures_are_told_apart() {

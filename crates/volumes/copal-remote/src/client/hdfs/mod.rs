@@ -17,7 +17,9 @@ use crate::{
     error::{RemoteError, RemoteFailure},
     keys::hex,
     retry::StopSignal,
-    service::{ListedPage, ObjectFront, ObjectService, ObjectTag, ObjectUpload, ServiceError},
+    service::{
+        ListedPage, ObjectFront, ObjectService, ObjectTag, ObjectUpload, ServiceError, StoreObservation,
+    },
     url::RemoteUrl,
 };
 use answers::meaning_of;
@@ -400,8 +402,9 @@ impl ObjectService for HdfsClient {
         self.shared.clock.now_ms()
     }
 
-    fn clock_offset(&self) -> Option<(Duration, bool)> {
-        self.shared.clock.offset()
+    fn observation(&self) -> StoreObservation {
+        // Snapshots of directories are an administrator's, and the trash is not used by these requests.
+        StoreObservation { clock_offset: self.shared.clock.offset(), keeps_versions: Some(false) }
     }
 
     fn sweep_unfinished(&self) -> Result<u64, ServiceError> {

@@ -101,7 +101,7 @@ fn servers_of_others_tell_versions_in_hdfs_apart() {
     let Some(url) = address() else { return };
     let client = client(&url);
     let old = client.create("f/01/61", body(1)).unwrap();
-    assert!(client.now_ms() > 0 && client.clock_offset().is_some());
+    assert!(client.now_ms() > 0 && client.observation().clock_offset.is_some());
     assert_eq!(client.read_tagged("f/01/61", 10..20, &old).unwrap(), body(1).slice(10..20));
     assert_eq!(client.list("f/01/", None, 9).unwrap().objects[0].tag, old);
     client.overwrite("f/01/61", Bytes::from(vec![2; 900])).unwrap();
