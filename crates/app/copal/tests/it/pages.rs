@@ -59,7 +59,7 @@ pub(crate) fn run_as_printed(script: &str, scratch: &Path, path: &str) -> Output
             let mut command = Command::new(OWN_NETWORK[0]);
             let up = "ip link set lo up; exec bash -euo pipefail ../page.sh";
             command.args(&OWN_NETWORK[1..]).args(["bash", "-c", up]);
-            run(command, script, scratch, path)
+            run(command, script, scratch, path, &[])
         }
         false => run_in_this_network(script, scratch, path),
     }
@@ -67,20 +67,36 @@ pub(crate) fn run_as_printed(script: &str, scratch: &Path, path: &str) -> Output
 
 /// Like [`run_as_printed`], in the network of this test, where such runs take turns.
 pub(crate) fn run_in_this_network(script: &str, scratch: &Path, path: &str) -> Output {
+    run_with_variables(script, scratch, path, &[])
+}
+
+/// Like [`run_in_this_network`], with further variables of the environment. They may hold secrets: nothing shows them.
+pub(crate) fn run_with_variables(
+    script: &str,
+    scratch: &Path,
+    path: &str,
+    variables: &[(String, String)],
+) -> Output {
     let turn = File::create(Path::new(env!("CARGO_TARGET_TMPDIR")).join("pages.lock")).unwrap();
     turn.lock().unwrap();
     let mut command = Command::new("bash");
     let ending = "trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT; set -euo pipefail; . ../page.sh";
     command.args(["-c", ending]);
-    run(command, script, scratch, path)
+    run(command, script, scratch, path, variables)
 }
 
-fn run(mut command: Command, script: &str, scratch: &Path, path: &str) -> Output {
+fn run(
+    mut command: Command,
+    script: &str,
+    scratch: &Path,
+    path: &str,
+    variables: &[(String, String)],
+) -> Output {
     let here = scratch.join("here");
     std::fs::create_dir(&here).unwrap();
     std::fs::write(scratch.join("page.sh"), script).unwrap();
     let output = command.current_dir(&here).env_clear().env("PATH", path).env("HOME", scratch.join("home"));
-    let output = output.stdin(Stdio::null()).output().unwrap();
+    let output = output.envs(variables.iter().cloned()).stdin(Stdio::null()).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{}\n{stdout}\n{stderr}\n{script}", output.status);

@@ -3,7 +3,8 @@
 //! - Where `COPAL_REMOTE_URL` names an object store, such as `s3://BUCKET/PREFIX?endpoint=URL`, each store is a prefix
 //!   of its own below that address. Credentials come from the environment.
 //! - [`the_cases_of_a_fleet_hold_over_an_object_server`] runs cases again in a process with such an address, over a
-//!   server in this process. With `COPAL_FLEET_CASES=all` these are all that know no clock and no embedded store.
+//!   server in this process. With `COPAL_FLEET_CASES=all` these are all that know no clock and no embedded store, and they
+//!   run over the server of `COPAL_REMOTE_URL`, if there is one.
 
 use crate::mortal_store::MortalStore;
 use crate::world::{embedded_store, embedded_store_at, files};
@@ -120,23 +121,31 @@ const EMBEDDED_ONLY: [&str; 2] = [
 
 #[test]
 fn the_cases_of_a_fleet_hold_over_an_object_server() {
+    let is_all = env::var("COPAL_FLEET_CASES").is_ok_and(|cases| cases == "all");
     if is_elsewhere() {
+        if is_all {
+            run_cases(Command::new(env::current_exe().unwrap()), true);
+        }
         return;
     }
     let server = ObjectServer::start();
     server.create_bucket("b");
-    let is_all = env::var("COPAL_FLEET_CASES").is_ok_and(|cases| cases == "all");
     let mut again = with_keys();
     again.env(ADDRESS, format!("s3://b/fleet?endpoint={}&region=us-east-1", server.url()));
+    run_cases(again, is_all);
+    assert_eq!(server.open_uploads("b"), 0);
+}
+
+/// Runs cases in a process of this program.
+fn run_cases(mut program: Command, is_all: bool) {
     match is_all {
-        true => again.args(MODULES).args(EMBEDDED_ONLY.iter().flat_map(|case| ["--skip", case])),
-        false => again.arg("--exact").args(CASES),
+        true => program.args(MODULES).args(EMBEDDED_ONLY.iter().flat_map(|case| ["--skip", case])),
+        false => program.arg("--exact").args(CASES),
     };
-    let run = again.output().unwrap();
+    let run = program.output().unwrap();
     let printed = String::from_utf8_lossy(&run.stdout);
     assert!(run.status.success(), "{printed}{}", String::from_utf8_lossy(&run.stderr));
     let passed =
         printed.split("test result: ok. ").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok());
     assert!(passed >= Some(CASES.len()), "cases of the list are missing: {printed}");
-    assert_eq!(server.open_uploads("b"), 0);
 }

@@ -1,4 +1,4 @@
-//! The client at a name node: `scripts/with-emulator.sh hdfs cargo test -p copal-remote --features hdfs --lib
+//! The client at a name node: `scripts/with-store.sh hdfs cargo test -p copal-remote --features hdfs --lib
 //! servers_of_others`. Without the address of one in `COPAL_REMOTE_URL`, tests of servers do nothing.
 
 use super::*;
