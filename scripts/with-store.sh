@@ -19,7 +19,10 @@ clients=$PWD/.cache/clients
 dir=$(mktemp -d)
 # Nothing of a store is kept, so that no process needs time for its end.
 end() {
-    { kill -KILL $(jobs -p) || true; wait; } 2>/dev/null
+    # The shell would tell that its jobs were killed.
+    exec 2>/dev/null
+    kill -KILL $(jobs -p) || true
+    wait
     rm -rf "$dir"
 }
 trap end EXIT
