@@ -1,6 +1,8 @@
 //! Clean-ups beside backups and restores of other hosts.
 
-use crate::consolidate::{alone, assert_restores, clean_up, free, host, small_clone, try_clean_up};
+use crate::consolidate::{
+    alone, assert_restores, clean_up, free, host, repair_leak, small_clone, try_clean_up,
+};
 use crate::fleet_store::*;
 use crate::mortal_store::MortalStore;
 use crate::popular::{Detector, noise};
@@ -156,6 +158,8 @@ fn a_restore_finds_frames_that_another_host_rewrote_or_moved_meanwhile() {
         clean_up(&first, &detector, "db");
         assert!(clean_up(&first, &detector, "web").moved > 500);
         free(&first);
+        // By chance the vectors contain one dead reference in a thousand; its frame stays until a repair.
+        repair_leak(&first, "web");
         let stats = first.vm_stats("web").unwrap();
         assert_eq!(stats.chunk_pack_bytes, 0, "{stats:?}");
     });

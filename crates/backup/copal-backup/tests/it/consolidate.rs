@@ -47,7 +47,8 @@ fn unreferenced(repository: &Repository) -> u64 {
     summary.dead_frames
 }
 
-fn repair_leak(repository: &Repository, vm: &str) -> PruneSummary {
+/// Frees the dead frames that the vectors contain by chance.
+pub(crate) fn repair_leak(repository: &Repository, vm: &str) -> PruneSummary {
     repository.repair_leak(vm, 24 << 20, &Silent, &CancelFlag::new()).unwrap()
 }
 
