@@ -148,10 +148,12 @@ impl Bench<'_> {
             .context("starting copal nbd")?;
         let mut lines = BufReader::new(child.stdout.take().context("it has a standard output")?).lines();
         let _ready = lines.next().context("copal nbd says that it is ready")??;
+        let opened = self.link.take_counts().context("a connection is not understood")?;
         crate::exports::single_reads(&socket, 64 << 20, 1)?;
         let counts = self.link.take_counts().context("a connection is not understood")?;
         Command::new("kill").arg(child.id().to_string()).status()?;
         ensure!(child.wait()?.success(), "copal nbd failed");
+        report.fact("opening an export without a cache: requests", opened.requests() as f64, "");
         report.at_most("cold 4 KiB of a served disk: GET", counts.gets as f64, "", 8.0);
         report.fact("cold 4 KiB of a served disk: received", counts.received as f64 / 1024.0, "KiB");
         Ok(())

@@ -172,37 +172,3 @@ fn a_copy_of_a_repository_below_another_prefix_takes_no_backup() {
     assert!(listed.contains("web"), "a reader may use the copy: {listed}");
     good(&host, &["backup", "--vm", "web", &disk]);
 }
-
-#[test]
-fn trace_cold_nbd() {
-    let bucket = Bucket::new();
-    let host = bucket.host();
-    good(&host, &["init"]);
-    let disk = image(&host, "disk", 9, 100 << 20);
-    bucket.server.take_requests();
-    good(&host, &["backup", "--vm", "web", &disk]);
-    eprintln!("FIRST BACKUP");
-    for r in bucket.server.take_requests() {
-        eprintln!("{} {} {}", r.method, r.key, r.query);
-    }
-    let cold = bucket.host();
-    let socket = cold.word("s.sock");
-    let mut export = crate::harness::Running::of(command(
-        &cold,
-        &["--json", "nbd", "latest", "--vm", "web", "--socket", &socket],
-    ));
-    export.wait_for("ready");
-    eprintln!("NBD READY");
-    for r in bucket.server.take_requests() {
-        eprintln!("{} {} {}", r.method, r.key, r.query);
-    }
-    crate::qemu::tool(
-        "qemu-io",
-        &["-r", "-f", "raw", "-c", "read 1M 4k", &format!("nbd+unix:///?socket={socket}")],
-    );
-    eprintln!("READ");
-    for r in bucket.server.take_requests() {
-        eprintln!("{} {} {}", r.method, r.key, r.query);
-    }
-    export.signal(rustix::process::Signal::TERM);
-}

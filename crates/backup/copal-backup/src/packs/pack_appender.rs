@@ -24,6 +24,8 @@ use std::thread::{Builder, JoinHandle};
 /// Packs of a backup on their way to a store that sends whole files, each in memory. With fewer, a distant store waits for
 /// the client.
 const MOST_SENDING: usize = 4;
+/// Packs for which a volume in such a store is chosen at once. A volume may hold so many more than it should.
+const PACKS_OF_A_CHOICE: u32 = 32;
 
 /// Writes the packs of one home, one after another.
 pub(crate) struct PackAppender<'a> {
@@ -37,6 +39,8 @@ pub(crate) struct PackAppender<'a> {
     sending: VecDeque<JoinHandle<Result<WrittenPack>>>,
     /// Most packs on their way while others are filled; 0: each is finished before the next.
     most_sending: usize,
+    /// The volume of the next packs, and how many it takes before another look.
+    chosen: Option<((u32, VolumeId), u32)>,
     buffers: Arc<PieceBuffers>,
     /// Bytes of finished packs.
     pub(crate) stored_bytes: u64,
@@ -57,6 +61,7 @@ impl<'a> PackAppender<'a> {
             open: VecDeque::new(),
             sending: VecDeque::new(),
             most_sending: 0,
+            chosen: None,
             buffers: Arc::default(),
             stored_bytes: 0,
         }
@@ -183,10 +188,24 @@ impl<'a> PackAppender<'a> {
         self.open.iter().map(|(_, pack)| pack.bytes()).sum()
     }
 
+    /// The volume for the next pack. The choice costs two lists, so one serves several packs where lists are requests and
+    /// no volume is removed because it is empty.
+    fn volume(&mut self) -> Result<(u32, VolumeId)> {
+        if let Some((volume, left @ 1..)) = &mut self.chosen {
+            *left -= 1;
+            return Ok(*volume);
+        }
+        let volumes = &self.pack_store.volumes;
+        let current = volumes.current(self.home)?;
+        self.chosen =
+            Some((current, if volumes.store.limits().removes_empty { 0 } else { PACKS_OF_A_CHOICE }));
+        Ok(current)
+    }
+
     /// Starts the next pack.
     fn start(&mut self) -> Result<()> {
         let pack_store = self.pack_store;
-        let (volume, vid) = pack_store.volumes.current(self.home)?;
+        let (volume, vid) = self.volume()?;
         let header = PackHeader {
             domain: *pack_store.volumes.domain.as_bytes(),
             pack_id: random()?,
