@@ -23,7 +23,7 @@ use std::thread::{Builder, JoinHandle};
 
 /// Packs of a backup on their way to a store that sends whole files, each in memory. With fewer, a distant store waits for
 /// the client.
-const MOST_SENDING: usize = 4;
+const MOST_SENDING: usize = 3;
 /// Packs for which a volume in such a store is chosen at once. A volume may hold so many more than it should.
 const PACKS_OF_A_CHOICE: u32 = 32;
 

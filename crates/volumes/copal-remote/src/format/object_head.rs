@@ -208,15 +208,27 @@ fn fid_sum_of(fid: FileId) -> u32 {
 }
 
 /// The whole object of a file whose body is in memory.
+#[cfg(test)]
 pub(crate) fn file_object(key: &str, info: &FileInfo, body: &[u8]) -> Vec<u8> {
+    let mut object = file_front(key, info, body);
+    object.reserve_exact(body.len());
+    object.extend_from_slice(body);
+    object
+}
+
+/// The bytes of the object of a file before its body, which is in memory: head and checksums.
+pub(crate) fn file_front(key: &str, info: &FileInfo, body: &[u8]) -> Vec<u8> {
     let head = ObjectHead { kind: ObjectKind::File, sums: SumsPlace::Front, info: info.clone() };
     let mut sums = BlockSums::default();
     sums.add(body);
-    let mut object = head.encode(key);
-    object.reserve_exact(sums_bytes(body.len() as u64) as usize + body.len());
-    object.extend_from_slice(&sums.finish());
-    object.extend_from_slice(body);
-    object
+    let mut front = head.encode(key);
+    front.extend_from_slice(&sums.finish());
+    front
+}
+
+/// Length of the front of a file with metadata of this length and a body of up to `size` bytes, at most.
+pub(crate) fn front_room(metadata: usize, size: u64) -> usize {
+    (head_bytes(metadata).next_multiple_of(FRONT_BYTES) + sums_bytes(size)) as usize
 }
 
 /// The object of another file with the same body. `None`: it is no whole object.

@@ -7,11 +7,11 @@
 
 use super::{RemoteState, corrupt, of_service};
 use crate::{
-    format::{ObjectHead, ObjectKind, file_object, renamed, tombstone_object},
+    format::{ObjectHead, ObjectKind, file_front, front_room, renamed, tombstone_object},
     keys,
     service::ServiceError,
 };
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use copal_codec::crc32c;
 use copal_volume::{FileId, FileInfo, MAX_FILE_BYTES, PutOptions, SettleOutcome, VolumeError, VolumeId};
 
@@ -63,16 +63,34 @@ impl RemoteState {
         if size > MAX_FILE_BYTES {
             return Err(VolumeError::TooLarge { what: "the file", bytes: size, limit: MAX_FILE_BYTES });
         }
+        let room = front_room(options.metadata.len(), size);
+        let mut bytes = BytesMut::with_capacity(room + body.len());
+        bytes.resize(room, 0);
+        bytes.extend_from_slice(&body);
+        drop(body);
+        self.put_behind_room(key, bytes, room, options)
+    }
+
+    /// As [`RemoteState::put`], of a body behind `room` free bytes, which take the front of the object.
+    pub(super) fn put_behind_room(
+        &self,
+        key: String,
+        mut bytes: BytesMut,
+        room: usize,
+        options: &PutOptions,
+    ) -> Result<FileInfo, VolumeError> {
+        let body = &bytes[room..];
         let info = FileInfo {
             fid: self.draw_file(),
-            size,
-            crc32c: crc32c(0, &body),
+            size: body.len() as u64,
+            crc32c: crc32c(0, body),
             created_ms: self.objects.stamp_ms(),
             metadata: options.metadata.clone(),
         };
-        let object = Bytes::from(file_object(&key, &info, &body));
-        drop(body);
-        self.create(key, info, object)
+        let front = file_front(&key, &info, body);
+        let start = room - front.len();
+        bytes[start..room].copy_from_slice(&front);
+        self.create(key, info, bytes.freeze().slice(start..))
     }
 
     fn create(&self, key: String, info: FileInfo, object: Bytes) -> Result<FileInfo, VolumeError> {

@@ -2,7 +2,7 @@
 
 use super::RemoteState;
 use crate::{
-    format::{BlockSums, stream_front, stream_tail},
+    format::{BlockSums, front_room, stream_front, stream_tail},
     service::{ObjectUpload, ServiceError},
 };
 use bytes::{Bytes, BytesMut};
@@ -19,8 +19,9 @@ pub(super) struct RemoteWriter {
     vid: VolumeId,
     key: String,
     options: PutOptions,
-    /// The body so far, while it is short.
+    /// Room for the front of the object, and the body so far, while it is short. So a pack is in memory once.
     held: BytesMut,
+    room: usize,
     size: u64,
     upload: Option<StreamedBody>,
     failed: Option<VolumeError>,
@@ -40,12 +41,14 @@ impl RemoteWriter {
         key: String,
         options: &PutOptions,
     ) -> RemoteWriter {
+        let room = front_room(options.metadata.len(), WHOLE_BYTES);
         RemoteWriter {
             state,
             vid,
             key,
             options: options.clone(),
-            held: BytesMut::new(),
+            held: BytesMut::zeroed(room),
+            room,
             size: 0,
             upload: None,
             failed: None,
@@ -65,7 +68,7 @@ impl RemoteWriter {
         if self.upload.is_none() {
             self.upload = Some(self.start()?);
             let held = std::mem::take(&mut self.held).freeze();
-            self.send(held)?;
+            self.send(held.slice(self.room..))?;
         }
         self.send(data.clone())
     }
@@ -152,8 +155,8 @@ impl FileWriter for RemoteWriter {
         match self.upload.take() {
             Some(body) => self.finish(body),
             None => {
-                let body = std::mem::take(&mut self.held).freeze();
-                self.state.put(self.key.clone(), body, &self.options)
+                let held = std::mem::take(&mut self.held);
+                self.state.put_behind_room(self.key.clone(), held, self.room, &self.options)
             }
         }
     }
