@@ -60,7 +60,7 @@ pub(crate) fn connect(
     stop: StopSignal,
 ) -> Result<Arc<dyn ObjectService>, RemoteError> {
     #[cfg(feature = "hdfs")]
-    if url.kind == crate::url::CloudKind::Hdfs {
+    if url.kind == CloudKind::Hdfs {
         return Ok(Arc::new(hdfs::HdfsClient::new(url, credentials, stop)?));
     }
     Ok(Arc::new(RemoteClient::new(url, credentials, stop)?))
