@@ -5,12 +5,13 @@ use crate::{
     elsewhere::{self, Bucket},
     harness::{House, Run, id},
 };
-use copal_testkit::MemoryCap;
+use copal_testkit::{MemoryCap, NetworkFault};
 use serde_json::Value;
 use std::{
     fs::File,
     os::unix::fs::{FileExt, MetadataExt},
     process::Command,
+    time::Duration,
 };
 
 const CEILING: u64 = 100_000_000;
@@ -74,6 +75,11 @@ fn sixteen_threads_over_an_object_store_take_less_than_100_mb_of_memory() {
     let bucket = Bucket::new();
     let host = bucket.host();
     elsewhere::good(&host, &["init"]);
+    // Packs wait for a distant store.
+    bucket.server.set_faults(|request| match request.method.as_str() {
+        "PUT" | "GET" => NetworkFault::Delay(Duration::from_millis(50)),
+        _ => NetworkFault::None,
+    });
     commands_of_a_disk(&host, 64, &["snapshots"], |words| elsewhere::command(&host, words));
 }
 

@@ -47,6 +47,7 @@ mod work_queue;
 mod tests;
 
 use crate::keys::random;
+use crate::packs::pack_appender::sending_bytes;
 use crate::packs::pack_store::PackStore;
 use crate::request::error::{Error, Result};
 use crate::request::progress::{CancelFlag, Progress, Stage};
@@ -276,7 +277,9 @@ impl<'a> BackupContext<'a> {
     /// Threads and jobs within the memory of the request.
     fn size(&self) -> PipelineSize {
         let thread_bytes = PoolThread::MEMORY_BYTES + if self.request.full { VERIFIED_BYTES } else { 0 };
-        PipelineSize::within(self.request.memory_bytes, self.parts.pack_store().workers(), thread_bytes)
+        let pack_store = self.parts.pack_store();
+        let memory = self.request.memory_bytes.saturating_sub(sending_bytes(pack_store));
+        PipelineSize::within(memory, pack_store.workers(), thread_bytes)
     }
 
     /// Reports that fewer threads are used than a person asked for.

@@ -27,6 +27,11 @@ const MOST_SENDING: usize = 3;
 /// Packs for which a volume in such a store is chosen at once. A volume may hold so many more than it should.
 const PACKS_OF_A_CHOICE: u32 = 32;
 
+/// Memory of packs on their way to this store.
+pub(crate) fn sending_bytes(pack_store: &PackStore) -> u64 {
+    pack_store.volumes.store.limits().whole_file_bytes.map_or(0, |bytes| bytes * MOST_SENDING as u64)
+}
+
 /// Writes the packs of one home, one after another.
 pub(crate) struct PackAppender<'a> {
     pack_store: &'a PackStore,
