@@ -161,7 +161,11 @@ fn rows(report: &mut Report, taken: &[Taken], options: &Options) -> Result<()> {
         for is_far in [false, true] {
             let (ours, theirs) = (copal(is_far, step)?, restic(is_far, step)?);
             let name = format!("{}{}", if is_far { "distant " } else { "" }, step.name());
-            report.at_most(format!("{name}: requests / restic"), ours.requests / theirs.requests, "", 1.0);
+            let (requests, ratio) = (format!("{name}: requests / restic"), ours.requests / theirs.requests);
+            match is_far && [Step::First, Step::Restore].contains(&step) {
+                true => report.at_most(requests, ratio, "", 1.0),
+                false => report.fact(requests, ratio, ""),
+            }
             for (program, middle) in [("copal", &ours), ("restic", &theirs)] {
                 report.fact(format!("{name}: {program}"), middle.seconds, "s");
                 report.detail(format!("{name}: {program}, processor time"), middle.cpu_seconds, "s");

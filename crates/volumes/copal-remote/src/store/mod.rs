@@ -29,9 +29,9 @@ use bytes::Bytes;
 pub use cache::ObjectCache;
 use changes::PendingCreate;
 use copal_volume::{
-    Consistency, FileId, FileIds, FileInfo, FilePage, FileWriter, MAX_BATCH_BYTES, PutOptions, RangeSink,
-    ReadOptions, RemoveMode, SettleChoice, SettleOutcome, StoreLimits, VolumeError, VolumeId, VolumeOptions,
-    VolumeStats, VolumeStore, check_metadata,
+    Consistency, FileId, FileIds, FileInfo, FilePage, FileTailSink, FileWriter, MAX_BATCH_BYTES, PutOptions,
+    RangeSink, ReadOptions, RemoveMode, SettleChoice, SettleOutcome, StoreLimits, VolumeError, VolumeId,
+    VolumeOptions, VolumeStats, VolumeStore, check_metadata,
 };
 use objects::ObjectReader;
 use parking_lot::Mutex;
@@ -44,6 +44,9 @@ use std::{
     time::Duration,
 };
 use volumes::VolumeRecords;
+
+/// Most ends of files that are in memory at the same time.
+const MOST_TAILS: usize = 16;
 
 /// Options of opening a store.
 #[derive(Clone)]
@@ -272,6 +275,33 @@ impl VolumeStore for RemoteStore {
     ) -> Result<(), VolumeError> {
         let key = self.shared.key_of(vid, name)?;
         self.shared.objects.read_ranges(&key, ranges, options, sink)
+    }
+
+    fn tails(
+        &self,
+        vid: VolumeId,
+        names: &[&[u8]],
+        tail_bytes: u64,
+        options: &ReadOptions,
+        sink: &mut FileTailSink<'_>,
+    ) -> Result<(), VolumeError> {
+        let together = self.shared.requests.connections.min(MOST_TAILS);
+        for (part, names) in names.chunks(together).enumerate() {
+            let tails = parallel::map(names, together, |name| {
+                let info = self.stat(vid, name, options)?;
+                let start = info.size.saturating_sub(tail_bytes);
+                // The name may lead to another file by now.
+                let of_this = ReadOptions { if_file: Some(info.fid), ..*options };
+                let bytes = self.get(vid, name, start..info.size, &of_this)?;
+                Ok((info, bytes))
+            });
+            for (at, tail) in tails.into_iter().enumerate() {
+                if sink(part * together + at, tail).is_break() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
     }
 
     fn stat(&self, vid: VolumeId, name: &[u8], options: &ReadOptions) -> Result<FileInfo, VolumeError> {

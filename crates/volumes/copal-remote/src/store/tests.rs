@@ -837,3 +837,45 @@ fn a_damaged_bundle_costs_requests_and_nothing_else() {
     });
     assert!(read_all(&server).0 == want);
 }
+
+/// Symptom: the first backup of a host in an old repository took the way there and back twice for each pack, one after the
+/// other. Cause: ends of files were read one by one. Fix: as many at once as there are connections.
+#[test]
+fn ends_of_files_are_read_at_the_same_time() {
+    let server = TestServer::start();
+    let vid = volume(&server.store("p"));
+    let names: Vec<String> = (0..20).map(|number| format!("{number:02}")).collect();
+    for name in &names {
+        put(&server.store("p"), vid, name.as_bytes(), 300_000).unwrap();
+    }
+    let (inside, most) =
+        (Arc::new(std::sync::atomic::AtomicUsize::new(0)), Arc::new(std::sync::atomic::AtomicUsize::new(0)));
+    let (counted, seen) = (inside.clone(), most.clone());
+    server.server.set_faults(move |request| {
+        if request.method == "GET" && request.key.contains("/f/") {
+            seen.fetch_max(counted.fetch_add(1, Relaxed) + 1, Relaxed);
+            // Until another request comes; alone, it goes on after a while.
+            for _ in 0..20 {
+                if seen.load(Relaxed) > 1 {
+                    break;
+                }
+                std::thread::park_timeout(Duration::from_millis(10));
+            }
+            counted.fetch_sub(1, Relaxed);
+        }
+        NetworkFault::None
+    });
+    let names: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
+    let mut got = Vec::new();
+    let store = server.store("p");
+    store
+        .tails(vid, &names, 100, &ReadOptions::ANY_COPY, &mut |index, tail| {
+            let (info, bytes) = tail.unwrap();
+            assert_eq!((info.size, bytes.len(), bytes[0]), (300_000, 100, names[index][0]));
+            got.push(index);
+            std::ops::ControlFlow::Continue(())
+        })
+        .unwrap();
+    assert_eq!(got, (0..20).collect::<Vec<_>>());
+    assert!(most.load(Relaxed) > 1, "one after the other");
+}
