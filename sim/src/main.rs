@@ -4,6 +4,7 @@
 //!   and counts reads.
 //! - `copal-sim availability` lets servers fail and counts lost volumes.
 //! - `copal-sim dedup` and `deletion` back up the VMs of a cluster and delete their snapshots.
+//! - `copal-sim market` compares plans of an engine's memory, and holds the market to its gate.
 //! - `copal-sim cluster` runs whole clusters under faults.
 //!
 //! All random numbers come from one seed; equal arguments give equal figures on every machine.
@@ -17,6 +18,7 @@
 mod availability;
 mod cluster;
 mod dedup;
+mod market;
 mod rules;
 
 use anyhow::Result;
@@ -38,6 +40,8 @@ enum Simulator {
     Table1(rules::table1::TableArguments),
     /// Count volumes that lose their last in-sync replica, by simulation and by the paper's formulas
     Availability(availability::Arguments),
+    /// Compare plans of an engine's memory: shares, single changes, and the market
+    Market(market::MarketArguments),
     /// Run whole clusters in one thread with faults of all kinds, and check their invariants
     Cluster(cluster::Arguments),
     /// Simulate a day's backup of all VMs of a cluster by scheme, beside the paper's tables 1 and 2
@@ -62,6 +66,7 @@ fn run(simulator: Simulator) -> Result<()> {
     match simulator {
         Simulator::Rules(arguments) => rules::run(&arguments),
         Simulator::Table1(arguments) => rules::table1::run(&arguments),
+        Simulator::Market(arguments) => market::run(&arguments),
         Simulator::Availability(arguments) => availability::run(&arguments),
         Simulator::Cluster(arguments) => cluster::run(&arguments),
         Simulator::Dedup(arguments) => dedup::run(&arguments),

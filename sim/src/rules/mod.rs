@@ -5,7 +5,7 @@
 
 mod access;
 mod filters;
-mod key;
+pub(crate) mod key;
 mod merge;
 mod play;
 mod printed;
@@ -15,7 +15,7 @@ mod statics;
 pub(crate) mod table1;
 #[cfg(test)]
 mod tests;
-mod trace;
+pub(crate) mod trace;
 mod tree;
 
 use access::{Access, Gets};

@@ -34,7 +34,7 @@ impl Random {
 ///
 /// Hoermann and Derflinger, *Rejection-inversion to generate variates from monotone discrete distributions*
 /// (1996): constant time and memory, exact for any n.
-pub(super) struct Zipf {
+pub(crate) struct Zipf {
     n: f64,
     skew: f64,
     h_first: f64,
@@ -43,7 +43,7 @@ pub(super) struct Zipf {
 }
 
 impl Zipf {
-    pub(super) fn new(n: u64, skew: f64) -> Zipf {
+    pub(crate) fn new(n: u64, skew: f64) -> Zipf {
         let mut zipf = Zipf { n: n as f64, skew, h_first: 0.0, h_last: 0.0, sure: 0.0 };
         zipf.h_first = zipf.h(1.5) - 1.0;
         zipf.h_last = zipf.h(zipf.n + 0.5);
@@ -63,7 +63,7 @@ impl Zipf {
     }
 
     /// A rank, the most frequent being 1.
-    pub(super) fn rank(&self, random: &mut Random) -> u64 {
+    pub(crate) fn rank(&self, random: &mut Random) -> u64 {
         loop {
             let y = self.h_last + random.unit() * (self.h_first - self.h_last);
             let x = self.h_inverse(y);

@@ -33,18 +33,18 @@ const MAX_LINE_BYTES: u64 = 2 * MAX_KEY_BYTES as u64 + 3;
 
 /// Gets of a trace and the number of keys of the store they come from.
 #[derive(Debug)]
-pub(super) struct Trace {
-    pub(super) store_keys: u64,
-    pub(super) gets: Vec<Key>,
+pub(crate) struct Trace {
+    pub(crate) store_keys: u64,
+    pub(crate) gets: Vec<Key>,
     /// Every key that each of its look-ups found, once.
-    pub(super) found: Vec<Key>,
+    pub(crate) found: Vec<Key>,
 }
 
 /// Reads a whole trace.
 ///
 /// # Errors
 /// The first malformed line, by its number.
-pub(super) fn read(mut from: impl BufRead) -> Result<Trace> {
+pub(crate) fn read(mut from: impl BufRead) -> Result<Trace> {
     let mut lines = Lines { from: &mut from, number: 0, line: Vec::new() };
     ensure!(
         lines.next()? && lines.line == FIRST_LINE.as_bytes(),
@@ -132,17 +132,17 @@ fn unhex(digits: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Writes a trace, Get by Get.
-pub(super) struct Writer<W: Write>(W);
+pub(crate) struct Writer<W: Write>(W);
 
 impl<W: Write> Writer<W> {
     /// Begins the trace of a store with `store_keys` keys.
-    pub(super) fn new(mut to: W, store_keys: u64) -> Result<Writer<W>> {
+    pub(crate) fn new(mut to: W, store_keys: u64) -> Result<Writer<W>> {
         writeln!(to, "{FIRST_LINE}\nkeys {store_keys}")?;
         Ok(Writer(to))
     }
 
     /// Writes one Get.
-    pub(super) fn get(&mut self, key: &[u8], found: bool) -> Result<()> {
+    pub(crate) fn get(&mut self, key: &[u8], found: bool) -> Result<()> {
         let mut line = String::with_capacity(2 * key.len() + 2);
         line.push(if found { '+' } else { '-' });
         for byte in key {
@@ -155,7 +155,7 @@ impl<W: Write> Writer<W> {
     }
 
     /// Flushes the file.
-    pub(super) fn finish(mut self) -> Result<()> {
+    pub(crate) fn finish(mut self) -> Result<()> {
         Ok(self.0.flush()?)
     }
 }

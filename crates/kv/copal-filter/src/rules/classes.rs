@@ -21,6 +21,7 @@
 //!   lowest list.
 
 mod ring;
+mod trade;
 
 use super::{
     Change, Heat, PartitionId, Probe, Rule, Shape,
@@ -29,6 +30,7 @@ use super::{
     marginal,
 };
 use crate::rules::Outcome;
+use copal_market::{ByteWorth, ColumnOffer};
 use ring::ClassRing;
 
 /// Parameters; the defaults are those of the design.
@@ -75,6 +77,8 @@ pub struct Classes {
     is_probed: Vec<bool>,
     unit_bytes: u64,
     payers: Vec<PartitionId>,
+    /// Price of a byte outside of this rule, as last offered; `None`: without a market.
+    price: Option<f64>,
 }
 
 impl Default for Classes {
@@ -104,6 +108,7 @@ impl Classes {
             is_probed: Vec::new(),
             unit_bytes: 0,
             payers: Vec::new(),
+            price: None,
         }
     }
 
@@ -270,6 +275,9 @@ impl Rule for Classes {
     /// While memory is free, at least its even share; later, the units that are worth more than the cheapest
     /// loaded one.
     fn predict(&self, shape: Shape, heat: Heat, now: u64) -> u8 {
+        if let Some(price) = self.price {
+            return self.predict_at(price, shape, heat, now);
+        }
         let bytes = u64::from(shape.unit_bytes.max(1));
         let even = (self.ledger.budget() / (self.unit_bytes + bytes)).min(u64::from(shape.units)) as u8;
         let even_is_free = self.ledger.free_bytes() >= u64::from(even) * bytes;
@@ -322,6 +330,14 @@ impl Rule for Classes {
             self.promote(partition);
         }
         self.ledger.changes()
+    }
+
+    fn worth(&self, now: u64) -> ByteWorth {
+        self.worth_at(now)
+    }
+
+    fn trade(&mut self, offer: &ColumnOffer, now: u64) -> Vec<Change> {
+        self.trade_at(offer, now)
     }
 
     fn correct(&mut self, partition: PartitionId, units: u8) {

@@ -33,6 +33,7 @@ pub use monkey::Monkey;
 pub use paper::{LifeTime, NewHeat, PaperMq, PaperMqOptions};
 
 use crate::{Kind, MAX_UNITS};
+use copal_market::{ByteWorth, ColumnOffer};
 use std::sync::LazyLock;
 
 /// Limit of any rule's memory for each partition, with the spare capacity of growing vectors.
@@ -116,6 +117,19 @@ pub trait Rule: Send {
     /// Returns changes to carry out in order; releases come before the loads that they pay for.
     /// `budget_bytes` is the limit of all loaded units together.
     fn step(&mut self, budget_bytes: u64, now: u64) -> Vec<Change>;
+
+    /// Worth of one byte more and one byte less of units, in reads per byte and Get.
+    ///
+    /// A rule that does not know is worth nothing more, and gives nothing.
+    fn worth(&self, _now: u64) -> ByteWorth {
+        ByteWorth { gain: 0.0, loss: f64::INFINITY }
+    }
+
+    /// Like [`Rule::step`], with the memory of a market: its free bytes, and bytes that are bought at its price. Bought bytes are
+    /// at most `offer.for_sale`.
+    fn trade(&mut self, offer: &ColumnOffer, now: u64) -> Vec<Change> {
+        self.step(self.granted_bytes() + offer.free_bytes, now)
+    }
 
     /// Corrects the number of units, against the rule's record. Either a change could not be carried out for
     /// now, or a look-up without loaded units has read the page instead of the data (cold start).

@@ -7,5 +7,6 @@ mod paper;
 mod plain;
 mod slow_rule;
 mod support;
+mod trade;
 
 pub(in crate::rules) use support::Random;
