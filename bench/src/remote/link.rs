@@ -29,6 +29,11 @@ pub(super) struct Shape {
     pub(super) bandwidth: Option<u64>,
 }
 
+impl Shape {
+    /// Without a delay or a limit.
+    pub(super) const NEAR: Shape = Shape { round_trip: Duration::ZERO, bandwidth: None };
+}
+
 /// A running link. It ends with the process.
 pub(super) struct Link {
     address: String,

@@ -6,6 +6,7 @@
 
 mod counts;
 mod link;
+mod many;
 mod programs;
 mod scenes;
 mod server;
@@ -59,8 +60,21 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 50)]
     vms: u64,
     /// Snapshots of each
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 200)]
     snapshots: u64,
+    /// Size of the image of the new host, in MiB; its packs have 8 MiB
+    #[arg(long, default_value_t = 8192)]
+    packs_mib: u64,
+}
+
+impl Options {
+    /// The link to the distant store.
+    fn far(&self) -> Shape {
+        Shape {
+            round_trip: Duration::from_millis(self.round_trip_ms),
+            bandwidth: Some(self.link_mb * 1_000_000),
+        }
+    }
 }
 
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
@@ -78,11 +92,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     report.note(machine::first_line(Command::new(&restic).arg("version")));
     report.note(machine::first_line(Command::new(&minio).arg("--version")));
     let bench = Bench { link: &link, copal: &binary, restic: &restic, scratch: &scratch, options };
-    let near = Shape { round_trip: Duration::ZERO, bandwidth: None };
-    let far = Shape {
-        round_trip: Duration::from_millis(options.round_trip_ms),
-        bandwidth: Some(options.link_mb * 1_000_000),
-    };
+    let (near, far) = (Shape::NEAR, options.far());
     let mut taken = Vec::new();
     for round in 0..options.rounds {
         for (is_far, shape) in [(false, near), (true, far)] {
@@ -95,6 +105,9 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     rows(&mut report, &taken, options)?;
     bench.lists(&mut report)?;
     bench.cold_reads(&mut report)?;
+    bench.new_host(&mut report)?;
+    // A running server would write into the directory while it is removed.
+    drop(server);
     fs::remove_dir_all(&scratch)?;
     report.finish(root, "remote-s3")
 }

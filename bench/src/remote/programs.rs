@@ -14,7 +14,7 @@ use std::{
 };
 use xtask::metered::{self, Run};
 
-const PASSWORD: &str = "correct horse battery staple";
+pub(super) const PASSWORD: &str = "correct horse battery staple";
 /// Connections of each program.
 pub(super) const CONNECTIONS: u32 = 8;
 
@@ -116,9 +116,19 @@ impl<'a> Program<'a> {
         Ok(Measured { run, counts })
     }
 
+    /// Address of the repository, as the program writes it.
+    pub(super) fn address(&self) -> String {
+        let (address, prefix) = (self.link.address(), &self.prefix);
+        match self.kind {
+            Kind::Copal => format!(
+                "s3://{BUCKET}/{prefix}?endpoint=http://{address}&region={REGION}&connections={CONNECTIONS}"
+            ),
+            Kind::Restic => format!("s3:http://{address}/{BUCKET}/{prefix}"),
+        }
+    }
+
     /// A command with the repository, its keys and its cache.
     pub(super) fn command(&self, words: &[&str]) -> Result<Command> {
-        let (address, prefix) = (self.link.address(), &self.prefix);
         let cache = self.home.join("cache");
         fs::create_dir_all(&cache)?;
         let mut command = Command::new(&self.binary);
@@ -130,16 +140,11 @@ impl<'a> Program<'a> {
             .env("XDG_CACHE_HOME", &cache);
         match self.kind {
             Kind::Copal => command
-                .env(
-                    "COPAL_REPOSITORY",
-                    format!(
-                        "s3://{BUCKET}/{prefix}?endpoint=http://{address}&region={REGION}&connections={CONNECTIONS}"
-                    ),
-                )
+                .env("COPAL_REPOSITORY", self.address())
                 .env("COPAL_PASSWORD_FILE", self.home.join("password")),
             Kind::Restic => command
                 .args(["-o", &format!("s3.connections={CONNECTIONS}"), "-o", &format!("s3.region={REGION}")])
-                .env("RESTIC_REPOSITORY", format!("s3:http://{address}/{BUCKET}/{prefix}"))
+                .env("RESTIC_REPOSITORY", self.address())
                 .env("RESTIC_PASSWORD_FILE", self.home.join("password"))
                 .env("RESTIC_CACHE_DIR", cache.join("restic")),
         };

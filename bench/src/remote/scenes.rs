@@ -1,7 +1,7 @@
-//! Measurements: the life of a repository, lists of snapshots, and cold reads of an export.
+//! Measurements: the life of a repository, and cold reads of an export.
 
 use super::{
-    MIB, Options,
+    Options,
     link::{Link, Shape},
     programs::{Kind, Measured, Program},
 };
@@ -70,7 +70,7 @@ pub(super) struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    fn program(&self, kind: Kind, prefix: &str) -> Result<Program<'_>> {
+    pub(super) fn program(&self, kind: Kind, prefix: &str) -> Result<Program<'_>> {
         let binary = match kind {
             Kind::Copal => self.copal,
             Kind::Restic => self.restic,
@@ -111,26 +111,6 @@ impl Bench<'_> {
         Ok(fs::remove_file(target)?)
     }
 
-    /// Lists of many snapshots.
-    pub(super) fn lists(&self, report: &mut Report) -> Result<()> {
-        let program = self.program(Kind::Copal, "lists")?;
-        let image = self.scratch.join("small.raw");
-        for number in 0..self.options.snapshots {
-            write_image(&image, 1, number)?;
-            for vm in 0..self.options.vms {
-                program.run(&["backup", "--vm", &format!("vm{vm}"), &image.to_string_lossy()])?;
-            }
-        }
-        let warm = program.run(&["snapshots"])?.counts;
-        program.lose_cache()?;
-        let cold = program.run(&["snapshots"])?.counts;
-        let name = format!("snapshots, {} VMs x {}", self.options.vms, self.options.snapshots);
-        report.at_most(format!("{name}, warm: requests"), warm.requests() as f64, "", 40.0);
-        report.at_most(format!("{name}, cold: requests"), cold.requests() as f64, "", 250.0);
-        report.at_most(format!("{name}, cold: received"), cold.received as f64 / MIB, "MiB", 10.0);
-        Ok(())
-    }
-
     /// A read of 4 KiB of a served disk by a host without a cache.
     pub(super) fn cold_reads(&self, report: &mut Report) -> Result<()> {
         let program = self.program(Kind::Copal, "reads")?;
@@ -160,7 +140,7 @@ impl Bench<'_> {
     }
 }
 
-fn write_image(path: &PathBuf, mib: u64, seed: u64) -> Result<()> {
+pub(super) fn write_image(path: &PathBuf, mib: u64, seed: u64) -> Result<()> {
     let (mut file, mut random) = (File::create(path)?, Random::new(&[34, seed, mib]));
     let mut bytes = vec![0; 1 << 20];
     for _ in 0..mib {
