@@ -69,8 +69,10 @@ fn damaged_values(engine: &Engine) -> Vec<DamagedRange> {
     let mut found = Vec::new();
     let mut noted = engine.stored.damaged_values.lock();
     noted.retain(|key, (pointer, what)| {
-        let current = in_memtables(&view, seq, key)
-            .map_or_else(|| in_runs(&view, seq, key, engine.seed, KeepPolicy::Nothing), Ok);
+        let current = in_memtables(&view, seq, key).map_or_else(
+            || in_runs(&view, seq, key, engine.seed, KeepPolicy::Nothing, &engine.counters.reads),
+            Ok,
+        );
         let stands = |now: Entry| now.kind == EntryKind::Pointer && now.value == *pointer;
         if !current.is_ok_and(|now| now.is_some_and(stands)) {
             return false;

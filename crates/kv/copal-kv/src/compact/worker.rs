@@ -46,12 +46,12 @@ const LOOK: Duration = Duration::from_secs(1);
 const WALKS_PER_BLOCK: u64 = 4;
 
 /// Counters at the time since which the tree is unchanged (`epoch`, `walked`) and nothing was written
-/// (`writes`, `searches`).
+/// (`writes`, `wasted`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct IdleSince {
     epoch: u64,
     writes: u64,
-    searches: u64,
+    wasted: u64,
     walked: u64,
 }
 
@@ -288,11 +288,10 @@ impl MergeWorker {
         self.may_rewrite = !is_idle && !wasted.is_empty();
     }
 
-    /// A merge that only readers benefit from, once the tree got as many searches as the merge moves blocks,
-    /// without a write in between. So reads and merge together cost at most twice as much as these searches.
+    /// A merge that only readers benefit from, once they have wasted as many blocks as the merge moves, without a write in
+    /// between. So waste and merge together cost at most twice as much as the waste.
     ///
-    /// With writes in between, look-ups gain little, since filters answer for most runs. Scans read a block
-    /// of each run and pay alone.
+    /// With writes in between, only scans pay: look-ups waste little, since filters answer for most runs.
     fn tidying_job(&mut self) -> Option<MergeJob> {
         let engine = &self.engine;
         // A running flush means that there were writes.
@@ -300,17 +299,17 @@ impl MergeWorker {
         let version = engine.super_version().version.clone();
         let found = read_triggered(&version, || engine.new_run(), engine.options.bottom_share);
         let writes = engine.counters.writes.load(Ordering::Relaxed);
-        let searches = engine.counters.searches(version.runs.len() as u64);
+        let wasted = engine.counters.wasted(version.runs.len() as u64);
         let walked = engine.counters.walked(version.runs.len() as u64);
         if self.idle_since.epoch != version.epoch {
-            self.idle_since = IdleSince { epoch: version.epoch, writes, searches, walked };
+            self.idle_since = IdleSince { epoch: version.epoch, writes, wasted, walked };
         }
         if self.idle_since.writes != writes {
-            (self.idle_since.writes, self.idle_since.searches) = (writes, searches);
+            (self.idle_since.writes, self.idle_since.wasted) = (writes, wasted);
         }
         self.may_be_read_triggered = engine.options.merge_for_reads && found.is_some();
         let (job, blocks) = found.filter(|_| self.may_be_read_triggered)?;
-        let paid = searches - self.idle_since.searches >= blocks
+        let paid = wasted - self.idle_since.wasted >= blocks
             || walked - self.idle_since.walked >= WALKS_PER_BLOCK * blocks;
         paid.then_some(job)
     }

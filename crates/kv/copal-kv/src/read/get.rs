@@ -9,7 +9,7 @@ use crate::{
     engine::Engine,
     format::entry::EntryKind,
     memory::rows::RowEpoch,
-    session::read_counters::ReadCount,
+    session::read_counters::{ReadCount, ReadCounters},
     table::KeepPolicy,
     tree::{
         value::{self, ValuePointer},
@@ -103,7 +103,7 @@ fn look_up(
     if let Some(row) = row(engine, kept, key, seq) {
         return Ok(Some(part_of(&row, want)));
     }
-    match in_runs(view, seq, key, engine.seed, kept.blocks())? {
+    match in_runs(view, seq, key, engine.seed, kept.blocks(), &engine.counters.reads)? {
         None => Ok(None),
         Some(version) => found(engine, key, seq, version, want, kept).map(Some),
     }
@@ -204,13 +204,21 @@ pub(crate) fn in_runs(
     key: &[u8],
     seed: u64,
     keep: KeepPolicy,
+    counters: &ReadCounters,
 ) -> Result<Option<FoundVersion>, Error> {
     let hash = KeyHash::new(key, seed);
-    for run in &view.version.runs {
+    let runs = &view.version.runs;
+    for (at, run) in runs.iter().enumerate() {
         let Some(slice) = run.find(key) else { continue };
-        let cover = slice.table.tombstones.cover(key, seq);
-        if let Some(found) = slice.table.table.get_keeping(key, seq, &hash, keep)? {
-            return Ok(visible(found.seq, cover, found.kind, found.value));
+        let (table, cover) = (&slice.table.table, slice.table.tombstones.cover(key, seq));
+        if let Some(place) = table.ask(key, seq, &hash)? {
+            let (found, was_read) = table.find_at(&place, key, keep)?;
+            if let Some(found) = found {
+                return Ok(visible(found.seq, cover, found.kind, found.value));
+            }
+            if was_read && at + 1 < runs.len() {
+                counters.add(ReadCount::WastedReads);
+            }
         }
         if cover > 0 {
             return Ok(None);

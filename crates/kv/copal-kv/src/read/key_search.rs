@@ -367,8 +367,13 @@ impl KeySearch<'_> {
             .map(|IndexedProbe { probe, place }| {
                 let (index, at) = place.as_ref().map_err(Error::clone)?;
                 let taken = blocks[&(partition_of(probe), at.number)].clone()?;
-                let table = &probe.table.table;
-                Ok(table.search(&probe.asked, index, taken, self.key(probe), keep)?)
+                let was_read = !taken.cached;
+                let found = probe.table.table.search(&probe.asked, index, taken, self.key(probe), keep)?;
+                // The key has a next run, so this was not the oldest.
+                if found.is_none() && was_read && probe.pending.run < self.view.version.runs.len() {
+                    self.engine.counters.reads.add(ReadCount::WastedReads);
+                }
+                Ok(found)
             })
             .collect()
     }

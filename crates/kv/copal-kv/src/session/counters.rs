@@ -47,15 +47,15 @@ impl EngineCounters {
         self.kill_safe_groups.fetch_add(entered.into(), Relaxed);
     }
 
-    /// Searches of runs since the store was opened, had it always had `runs` runs above the bottom. A look-up
-    /// counts once, since filters answer for most runs; an iterator counts once per run.
-    pub(crate) fn searches(&self, runs: u64) -> u64 {
-        self.reads.sum(ReadCount::Gets) + self.walked(runs)
+    /// Blocks that readers have wasted since the store was opened, had it always had `runs` runs. A look-up wastes the
+    /// blocks that it read in vain, and nothing where a row, a memtable or a filter answered.
+    pub(crate) fn wasted(&self, runs: u64) -> u64 {
+        self.reads.sum(ReadCount::WastedReads) + self.walked(runs)
     }
 
-    /// The part of [`EngineCounters::searches`] that iterators made.
+    /// The part of [`EngineCounters::wasted`] that iterators made: a block of each run beyond the first.
     pub(crate) fn walked(&self, runs: u64) -> u64 {
-        runs * self.reads.sum(ReadCount::Seeks)
+        runs.saturating_sub(1) * self.reads.sum(ReadCount::Seeks)
     }
 
     pub(crate) fn add(counter: &AtomicU64, by: u64) {

@@ -14,7 +14,7 @@ use std::{
 
 /// Least stripes; more on machines with more processors.
 const LEAST_STRIPES: usize = 8;
-const KINDS: usize = 12;
+const KINDS: usize = 13;
 
 /// Kinds of counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +22,8 @@ pub(crate) enum ReadCount {
     FilterProbes,
     FilterNegatives,
     FalsePositives,
+    /// Data blocks of runs above the oldest that were read for a key that they do not hold.
+    WastedReads,
     DataBlockReads,
     IndexPageReads,
     FilterPageReads,

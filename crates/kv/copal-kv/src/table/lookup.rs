@@ -77,26 +77,27 @@ pub(crate) struct LookupPlace {
     pub(super) read_seq: u64,
 }
 
-/// A block, and whether the cache keeps it.
+/// A block, and whether it was in memory.
 #[derive(Clone)]
 pub(crate) struct TakenBlock {
     at: BlockAt,
     block: DataBlock,
-    cached: bool,
+    pub(crate) cached: bool,
 }
 
 impl Table {
-    /// Searches the partition for the wanted version of `key`. Blocks on reads.
-    pub(super) fn find_at(
+    /// Searches the partition for the wanted version of `key`; true: its block was not in memory. Blocks on reads.
+    pub(crate) fn find_at(
         &self,
         asked: &LookupPlace,
         key: &[u8],
         keep: KeepPolicy,
-    ) -> Result<Option<TableHit>, TableError> {
+    ) -> Result<(Option<TableHit>, bool), TableError> {
         let index = self.index(asked.partition, IoClass::Foreground)?;
         let at = self.block_of(&index, asked, key)?;
         let taken = self.take(asked.partition, at)?;
-        self.search(asked, &index, taken, key, keep)
+        let was_read = !taken.cached;
+        Ok((self.search(asked, &index, taken, key, keep)?, was_read))
     }
 
     /// The block that holds the key, if the partition does.
@@ -244,20 +245,9 @@ impl Table {
     /// # Errors
     /// `Corrupt` names the damaged partition and block; other keys may still be readable.
     pub fn get(&self, key: &[u8], read_seq: u64, hash: &KeyHash) -> Result<Option<TableHit>, TableError> {
-        self.get_keeping(key, read_seq, hash, KeepPolicy::Blocks)
-    }
-
-    /// Like [`Table::get`]; `keep` says which blocks to cache.
-    pub(crate) fn get_keeping(
-        &self,
-        key: &[u8],
-        read_seq: u64,
-        hash: &KeyHash,
-        keep: KeepPolicy,
-    ) -> Result<Option<TableHit>, TableError> {
         match self.ask(key, read_seq, hash)? {
             None => Ok(None),
-            Some(place) => self.find_at(&place, key, keep),
+            Some(place) => Ok(self.find_at(&place, key, KeepPolicy::Blocks)?.0),
         }
     }
 
