@@ -47,10 +47,9 @@ pub(super) fn failures(compared: &[Compared]) -> Vec<String> {
                 continue;
             };
             let turns = played.phases[at].grown as f64 / one.trace.budget as f64;
-            // The first phase fills the memory once, and each walk is a shift.
-            let walks = phase.gets.checked_div(one.trace.beside.walk_every).unwrap_or(0);
-            let shifts = walks + u64::from(at == 0 || phase.is_shift);
-            let allowed = TURNS_OF_SHIFT * shifts as f64 + TURNS_AT_REST * phase.gets as f64 / 1000.0;
+            // The first phase fills the memory once.
+            let is_shift = at == 0 || phase.is_shift;
+            let allowed = TURNS_OF_SHIFT * f64::from(is_shift) + TURNS_AT_REST * phase.gets as f64 / 1000.0;
             if one.trace.beside.memtable_every == 0 && turns > allowed {
                 fail(at, format!("{turns:.2} turns of the budget, {allowed:.2} allowed"));
             }

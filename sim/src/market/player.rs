@@ -79,6 +79,8 @@ pub(super) struct Player<'a> {
     generations: Vec<u32>,
     is_look_due: bool,
     reads: Reads,
+    /// Rows of blocks that left, and whether others may pay for them.
+    handed: VecDeque<(u64, bool)>,
     random: Random,
     memtable_every: u64,
     memtable_bytes: u64,
@@ -120,6 +122,7 @@ impl<'a> Player<'a> {
             shapes,
             is_look_due: false,
             reads: Reads::default(),
+            handed: VecDeque::new(),
             random: Random(mix(seed ^ 0xb10c)),
             memtable_every: if entrant.is_lent { trace.beside.memtable_every } else { 0 },
             memtable_bytes: trace.budget / 4,
@@ -173,6 +176,9 @@ impl<'a> Player<'a> {
     }
 
     fn end_get(&mut self) {
+        while let Some((id, may_take)) = self.handed.pop_front() {
+            self.keep_row(id, may_take);
+        }
         if self.reads.gets.is_multiple_of(BATCH) {
             self.adjust();
         }
@@ -247,7 +253,8 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// Evicts one entry. A block hands the rows that were asked for to the rows.
+    /// Evicts one entry. Rows of a block that were asked for ask for memory later: the bytes of the block belong to the asker
+    /// for which it left.
     fn evict(&mut self, pool: PoolKind, for_rows: bool) -> bool {
         let bytes = match pool {
             PoolKind::Rows => self.rows.evict().map(|left| left.bytes),
@@ -255,9 +262,7 @@ impl<'a> Player<'a> {
             PoolKind::Blocks => self.blocks.evict().map(|left| {
                 self.market.give_back(PoolKind::Blocks, left.bytes);
                 if self.entrant.caches == CachePlan::Both {
-                    for &id in &left.value.asked {
-                        self.keep_row(id, !for_rows);
-                    }
+                    self.handed.extend(left.value.asked.iter().map(|&id| (id, !for_rows)));
                 }
                 0
             }),
@@ -319,7 +324,11 @@ impl<'a> Player<'a> {
             _ => {}
         };
         if self.entrant.caches != CachePlan::Rows {
-            if self.blocks.get(hash, |block| block.id == id).is_some() {
+            // A row that was asked for becomes one of the rows when its block leaves, so the block is not needed for it.
+            let is_handed = |block: &CachedBlock| {
+                self.entrant.caches == CachePlan::Both && row.is_some_and(|row| block.asked.contains(&row))
+            };
+            if self.blocks.get_unless(hash, |block| block.id == id, is_handed).is_some() {
                 if let Some(block) = self.blocks.peek_mut(hash, |block| block.id == id) {
                     asked(block);
                 }

@@ -93,6 +93,12 @@ pub(super) fn all() -> Vec<Trace> {
         trace("200 keyspaces, half missing", 32, small, vec![phase(300_000, everywhere(240_000), 0.5); 2]),
         trace("90 % misses", 16, Store::new(570_000, 116), vec![phase(300_000, everywhere(570_000), 0.9); 2]),
         trace(
+            "small rows, all alike",
+            8,
+            Store::new(240_000, 140),
+            vec![phase(120_000, everywhere(240_000), 0.1); 3],
+        ),
+        trace(
             "everything fits",
             64,
             Store::new(50_000, 116),

@@ -28,6 +28,9 @@ const LEAST_QUANTUM: u64 = 8 << 10;
 /// Share of the sums that stays at each look.
 const KEEP: f64 = 0.96875;
 
+/// Standard deviations by which a count of events is taken to be too high or too low.
+const DOUBT: f64 = 0.5;
+
 /// A pool of the market.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PoolKind {
@@ -221,9 +224,9 @@ impl MemoryMarket {
             sums.tail_hits = sums.tail_hits * KEEP + events.tail_hits as f64;
             sums.ghost_hits = sums.ghost_hits * KEEP + events.ghost_hits as f64;
             let gets = self.gets.max(1.0);
-            // Bounds, so that chance moves nothing: the standard deviation of a count is its root.
-            let gain = (sums.ghost_hits - sums.ghost_hits.sqrt()).max(0.0);
-            let loss = sums.tail_hits + sums.tail_hits.sqrt();
+            // Bounds, so that chance moves little: the standard deviation of a count is its root.
+            let gain = (sums.ghost_hits - DOUBT * sums.ghost_hits.sqrt()).max(0.0);
+            let loss = sums.tail_hits + DOUBT * sums.tail_hits.sqrt();
             let (gain, loss) = (gain / gets / ghost, loss / gets / tail);
             // The last byte is worth at least as much as one more: a pool with few entries has few hits to lose.
             self.worth[pool as usize] = ByteWorth { gain, loss: loss.max(gain) };

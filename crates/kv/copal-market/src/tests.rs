@@ -48,8 +48,8 @@ impl Twin {
         let tail = self.decayed(|seen| seen.events[at].tail_hits);
         let window = 8 * quantum;
         let tail_bytes = window.min(self.used_then[at]).max(1) as f64;
-        let gain = (ghost - ghost.sqrt()).max(0.0) / gets / window as f64;
-        ByteWorth { gain, loss: ((tail + tail.sqrt()) / gets / tail_bytes).max(gain) }
+        let gain = (ghost - 0.5 * ghost.sqrt()).max(0.0) / gets / window as f64;
+        ByteWorth { gain, loss: ((tail + 0.5 * tail.sqrt()) / gets / tail_bytes).max(gain) }
     }
 }
 

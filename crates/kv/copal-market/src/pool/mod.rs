@@ -136,12 +136,25 @@ impl<V> CachePool<V> {
 
     /// Finds an entry, and records the hit.
     pub fn get(&self, hash: u64, eq: impl Fn(&V) -> bool) -> Option<&V> {
+        self.get_unless(hash, eq, |_| false)
+    }
+
+    /// Like [`CachePool::get`]; `is_elsewhere`: another pool would answer, were the entry not here.
+    pub fn get_unless(
+        &self,
+        hash: u64,
+        eq: impl Fn(&V) -> bool,
+        is_elsewhere: impl Fn(&V) -> bool,
+    ) -> Option<&V> {
         let slot = self.find(hash, eq)?;
         let entry = &self.slots.0[slot as usize];
         let hits = entry.hits.load(Relaxed);
         if hits < MOST_HITS {
             entry.hits.store(hits + 1, Relaxed);
-            if hits == 0 && self.leaves_soon(slot, entry.turn) {
+            if hits == 0
+                && self.leaves_soon(slot, entry.turn)
+                && !entry.value.as_ref().is_some_and(is_elsewhere)
+            {
                 self.tail_hits.fetch_add(1, Relaxed);
             }
         }

@@ -199,6 +199,20 @@ fn a_long_walk_does_not_displace_what_is_asked_for_again() {
 }
 
 #[test]
+fn a_hit_that_another_pool_would_answer_is_no_loss() {
+    let mut pool = CachePool::new(QUANTUM);
+    for name in 0..10u64 {
+        pool.insert(hash(name), name, 64, false);
+    }
+    assert!(pool.get_unless(hash(1), |&value| value == 1, |_| true).is_some());
+    assert_eq!(pool.take_events().tail_hits, 0);
+    // It counts as a hit for the order of leaving all the same.
+    assert_eq!((pool.evict().unwrap().value, pool.evict().unwrap().value), (0, 2));
+    assert!(pool.get_unless(hash(3), |&value| value == 3, |_| false).is_some());
+    assert_eq!(pool.take_events().tail_hits, 1);
+}
+
+#[test]
 fn names_are_told_apart_by_the_caller() {
     let mut pool = CachePool::new(QUANTUM);
     pool.insert(7, "one", 64, false);
