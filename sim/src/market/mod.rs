@@ -1,4 +1,5 @@
-//! Plans of memory over synthetic and recorded Gets: today's shares, single changes, and the market of `copal-market`.
+//! Plans of memory over synthetic and recorded Gets: today's shares, single changes, and the market of
+//! `copal-market`.
 //!
 //! Design: docs/design/kv.md#market
 //! The pools and prices are those of `copal-market`, the columns those of `copal-filter`.

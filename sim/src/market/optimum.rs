@@ -1,6 +1,7 @@
 //! The best fixed content of memory for true probabilities: rows, blocks and columns by reads saved per byte.
 //!
-//! Each block is kept whole, or some of its rows are. Per block the choices form a curve of reads saved over bytes. Its upper hull
+//! Each block is kept whole, or some of its rows are. Per block the choices form a curve of reads saved over
+//! bytes. Its upper hull
 //! gives pieces of falling worth, and the greedy choice over all pieces is optimal to within one.
 
 use super::{

@@ -81,6 +81,8 @@ pub(super) struct Player<'a> {
     reads: Reads,
     /// Rows of blocks that left, and whether others may pay for them.
     handed: VecDeque<(u64, bool)>,
+    /// Charged bytes of the names that left.
+    ghost_bytes: u64,
     random: Random,
     memtable_every: u64,
     memtable_bytes: u64,
@@ -123,6 +125,7 @@ impl<'a> Player<'a> {
             is_look_due: false,
             reads: Reads::default(),
             handed: VecDeque::new(),
+            ghost_bytes: 0,
             random: Random(mix(seed ^ 0xb10c)),
             memtable_every: if entrant.is_lent { trace.beside.memtable_every } else { 0 },
             memtable_bytes: trace.budget / 4,
@@ -187,7 +190,8 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// Whether an absent key passes the loaded columns: each admits it independently, and always gives the same answer.
+    /// Whether an absent key passes the loaded columns: each admits it independently, and always gives the
+    /// same answer.
     fn passes(&self, key: Key, partition: u32) -> bool {
         let uid = u64::from(partition) << 32 | u64::from(self.generations[partition as usize]);
         let admitted = mix(key.hash() ^ mix(uid)).trailing_ones();
@@ -253,7 +257,8 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// Evicts one entry. Rows of a block that were asked for ask for memory later: the bytes of the block belong to the asker
+    /// Evicts one entry. Rows of a block that were asked for ask for memory later: the bytes of the block
+    /// belong to the asker
     /// for which it left.
     fn evict(&mut self, pool: PoolKind, for_rows: bool) -> bool {
         let bytes = match pool {
@@ -324,7 +329,8 @@ impl<'a> Player<'a> {
             _ => {}
         };
         if self.entrant.caches != CachePlan::Rows {
-            // A row that was asked for becomes one of the rows when its block leaves, so the block is not needed for it.
+            // A row that was asked for becomes one of the rows when its block leaves, so the block is not
+            // needed for it.
             let is_handed = |block: &CachedBlock| {
                 self.entrant.caches == CachePlan::Both && row.is_some_and(|row| block.asked.contains(&row))
             };
@@ -410,10 +416,22 @@ impl<'a> Player<'a> {
         let events: [PoolEvents; 3] =
             [self.rows.take_events(), self.blocks.take_events(), self.index.take_events()];
         let columns = match self.entrant.columns {
-            ColumnPlan::Market => self.rule.worth(self.reads.gets),
+            ColumnPlan::Market => self.rule.worth(),
             ColumnPlan::Share | ColumnPlan::AtMerges => ByteWorth { gain: 0.0, loss: f64::INFINITY },
         };
         self.market.look(self.reads.gets, events, columns);
+        self.charge_ghosts();
+    }
+
+    /// Memory of the names that left the pools: a claim, which changes at looks.
+    fn charge_ghosts(&mut self) {
+        let bytes = self.rows.ghost_bytes() + self.blocks.ghost_bytes() + self.index.ghost_bytes();
+        if bytes < self.ghost_bytes {
+            self.market.end_claim(self.ghost_bytes - bytes);
+            self.ghost_bytes = bytes;
+        } else if self.make_room(bytes - self.ghost_bytes, MemoryMarket::claim) {
+            self.ghost_bytes = bytes;
+        }
     }
 
     /// A writer beside the Gets fills a memtable in grains, and drops it.
@@ -433,7 +451,8 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// A merge replaces sixteen neighbouring partitions: blocks get other names, columns and index pages are handed on.
+    /// A merge replaces sixteen neighbouring partitions: blocks get other names, columns and index pages are
+    /// handed on.
     pub(super) fn merge(&mut self) {
         let all = self.store.partitions();
         let first = self.random.below(u64::from(all.saturating_sub(16).max(1))) as u32;

@@ -10,7 +10,8 @@ use std::{fs::File, io::BufReader, path::Path};
 
 const PHASES: u64 = 4;
 
-/// Reads a file of `Store::record_gets`. Its keys stand at their rank; a file does not contain the lengths of values.
+/// Reads a file of `Store::record_gets`. Its keys stand at their rank; a file does not contain the lengths of
+/// values.
 pub(super) fn read(path: &Path, budget: u64, row_bytes: u64) -> Result<Trace> {
     let file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
     let trace = trace::read(BufReader::new(file)).with_context(|| format!("reading {}", path.display()))?;

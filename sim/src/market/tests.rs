@@ -31,7 +31,8 @@ fn a_set_that_fits_reads_each_block_once() {
 }
 
 /// Symptom: rows took half of the memory where each row was asked for alike, and Gets read 1.3 times as much.
-/// Cause: a block that left for another block handed its rows on before the new one came, so the rows took its bytes as free
+/// Cause: a block that left for another block handed its rows on before the new one came, so the rows took
+/// its bytes as free
 /// ones. Fix: rows ask after the entry for which the block left.
 #[test]
 fn bytes_of_a_block_that_leaves_belong_to_the_asker() {
@@ -42,7 +43,8 @@ fn bytes_of_a_block_that_leaves_belong_to_the_asker() {
     assert!(market <= 1.05 * blocks, "{market} reads, {blocks} with blocks only");
 }
 
-/// Symptom: with scattered heat blocks kept a tenth of the memory, and Gets read 1.05 times as much. Cause: a hit on a row that
+/// Symptom: with scattered heat blocks kept a tenth of the memory, and Gets read 1.05 times as much. Cause: a
+/// hit on a row that
 /// its block would hand on counted as a loss of blocks. Fix: it does not count.
 #[test]
 fn scattered_heat_leaves_the_memory_to_rows() {

@@ -1,12 +1,16 @@
 //! The market: grants of memory, and the pools that pay for them.
 //!
 //! - Idle memory is lent: while anything is free, each asker gets it.
-//! - When nothing is free, the pool with the least loss pays, if the gain of the asker is more than [`FACTOR`] times that
+//! - When nothing is free, the pool with the least loss pays, if the gain of the asker is more than
+//!   [`FACTOR`] times that
 //!   loss. Otherwise the asker pays from its own end. Nothing is traded in advance, and no pool has a share.
-//! - Claims (memtables, logs, merges) are charged when used. They take from the pool with the least loss at once.
-//! - Filter columns know their own worth. They are offered free bytes and the price at each look, and give at each look.
+//! - Claims (memtables, logs, merges) are charged when used. They take from the pool with the least loss at
+//!   once.
+//! - Filter columns know their own worth. They are offered free bytes and the price at each look, and give at
+//!   each look.
 //!
-//! ByteWorth is measured between *looks*. A look is due when a quantum of bytes was read from the device. So time is work: without reads
+//! Worth is measured between *looks*. A look is due when a quantum of bytes was read from the device. So time
+//! is work: without reads
 //! nothing moves.
 //!
 //! Invariants
@@ -52,7 +56,7 @@ impl PoolKind {
     pub const CACHES: [PoolKind; 3] = [PoolKind::Rows, PoolKind::Blocks, PoolKind::IndexPages];
 }
 
-/// MarketAnswer to a request for bytes.
+/// Answer to a request for bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MarketAnswer {
     /// The bytes are charged.
@@ -164,7 +168,8 @@ impl MemoryMarket {
         }
     }
 
-    /// Filter columns that are worth more than [`FACTOR`] times the price of [`MemoryMarket::offer`], as their rule found.
+    /// Filter columns that are worth more than [`FACTOR`] times the price of [`MemoryMarket::offer`], as
+    /// their rule found.
     pub fn buy(&mut self, bytes: u64) -> MarketAnswer {
         if bytes <= self.free_bytes() {
             self.used[PoolKind::Columns as usize] += bytes;
@@ -210,7 +215,8 @@ impl MemoryMarket {
         self.read >= self.quantum
     }
 
-    /// Takes the events of the caches since the last look, and the worth of columns by their rule. `gets` is the number
+    /// Takes the events of the caches since the last look, and the worth of columns by their rule. `gets` is
+    /// the number
     /// of Gets of the store so far.
     pub fn look(&mut self, gets: u64, events: [PoolEvents; PoolKind::CACHES.len()], columns: ByteWorth) {
         self.read = 0;
@@ -228,7 +234,8 @@ impl MemoryMarket {
             let gain = (sums.ghost_hits - DOUBT * sums.ghost_hits.sqrt()).max(0.0);
             let loss = sums.tail_hits + DOUBT * sums.tail_hits.sqrt();
             let (gain, loss) = (gain / gets / ghost, loss / gets / tail);
-            // The last byte is worth at least as much as one more: a pool with few entries has few hits to lose.
+            // The last byte is worth at least as much as one more: a pool with few entries has few hits to
+            // lose.
             self.worth[pool as usize] = ByteWorth { gain, loss: loss.max(gain) };
         }
         self.worth[PoolKind::Columns as usize] = columns;

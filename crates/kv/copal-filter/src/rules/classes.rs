@@ -332,8 +332,8 @@ impl Rule for Classes {
         self.ledger.changes()
     }
 
-    fn worth(&self, now: u64) -> ByteWorth {
-        self.worth_at(now)
+    fn worth(&self) -> ByteWorth {
+        self.unit_worth()
     }
 
     fn trade(&mut self, offer: &ColumnOffer, now: u64) -> Vec<Change> {

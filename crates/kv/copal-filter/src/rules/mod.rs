@@ -121,11 +121,12 @@ pub trait Rule: Send {
     /// Worth of one byte more and one byte less of units, in reads per byte and Get.
     ///
     /// A rule that does not know is worth nothing more, and gives nothing.
-    fn worth(&self, _now: u64) -> ByteWorth {
+    fn worth(&self) -> ByteWorth {
         ByteWorth { gain: 0.0, loss: f64::INFINITY }
     }
 
-    /// Like [`Rule::step`], with the memory of a market: its free bytes, and bytes that are bought at its price. Bought bytes are
+    /// Like [`Rule::step`], with the memory of a market: its free bytes, and bytes that are bought at its
+    /// price. Bought bytes are
     /// at most `offer.for_sale`.
     fn trade(&mut self, offer: &ColumnOffer, now: u64) -> Vec<Change> {
         self.step(self.granted_bytes() + offer.free_bytes, now)

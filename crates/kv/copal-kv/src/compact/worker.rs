@@ -288,7 +288,8 @@ impl MergeWorker {
         self.may_rewrite = !is_idle && !wasted.is_empty();
     }
 
-    /// A merge that only readers benefit from, once they have wasted as many blocks as the merge moves, without a write in
+    /// A merge that only readers benefit from, once they have wasted as many blocks as the merge moves,
+    /// without a write in
     /// between. So waste and merge together cost at most twice as much as the waste.
     ///
     /// With writes in between, only scans pay: look-ups waste little, since filters answer for most runs.

@@ -47,7 +47,8 @@ impl EngineCounters {
         self.kill_safe_groups.fetch_add(entered.into(), Relaxed);
     }
 
-    /// Blocks that readers have wasted since the store was opened, had it always had `runs` runs. A look-up wastes the
+    /// Blocks that readers have wasted since the store was opened, had it always had `runs` runs. A look-up
+    /// wastes the
     /// blocks that it read in vain, and nothing where a row, a memtable or a filter answered.
     pub(crate) fn wasted(&self, runs: u64) -> u64 {
         self.reads.sum(ReadCount::WastedReads) + self.walked(runs)

@@ -1,10 +1,12 @@
 //! Names that left a pool lately: fingerprints of 8 bytes in sets of four, without links.
 //!
-//! An entry has 32 bits of the name's hash, the queue that the name left, and the number of bytes that had left that queue
+//! An entry has 32 bits of the name's hash, the queue that the name left, and the number of bytes that had
+//! left that queue
 //! before it. So its age is the number of bytes that left the queue since. A full set loses its oldest entry.
 //!
 //! Invariants
-//! - [`GhostTable::age`] of a name that left is exact until its entry was replaced. Another name has the same fingerprint
+//! - [`GhostTable::age`] of a name that left is exact until its entry was replaced. Another name has the same
+//!   fingerprint
 //!   with a probability of 2^-30 for each name in its set.
 //! - Bytes are those of the table, and change only in [`GhostTable::record`].
 

@@ -1,7 +1,9 @@
 //! One pool of cached things: S3-FIFO, with measures of the worth of its memory.
 //!
-//! New entries pass a short queue of a tenth of the bytes. Those that were asked for while they passed it, and those that
-//! left lately, enter the long queue; the rest leave. The long queue gives an entry another turn for each time that it was asked.
+//! New entries pass a short queue of a tenth of the bytes. Those that were asked for while they passed it,
+//! and those that
+//! left lately, enter the long queue; the rest leave. The long queue gives an entry another turn for each
+//! time that it was asked.
 //! A hit writes only to its entry: it moves nothing and takes no lock.
 //! Source of the queues: Yang et al., "FIFO queues are all you need for cache eviction" (SOSP 2023).
 //!
@@ -117,6 +119,11 @@ impl<V> CachePool<V> {
     /// Bytes of all entries, and of the ghost.
     pub fn bytes(&self) -> u64 {
         self.entry_bytes() + self.ghost.bytes()
+    }
+
+    /// Bytes of the table of names that left.
+    pub fn ghost_bytes(&self) -> u64 {
+        self.ghost.bytes()
     }
 
     /// Bytes of all entries.

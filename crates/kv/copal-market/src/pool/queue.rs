@@ -1,6 +1,7 @@
 //! A FIFO queue of slots: links are indices into the slots, so a slot leaves from any place at once.
 //!
-//! Each slot has the number of bytes that had entered the queue when it entered. The difference to that of the oldest slot is
+//! Each slot has the number of bytes that had entered the queue when it entered. The difference to that of
+//! the oldest slot is
 //! its distance from the end, where slots leave.
 
 /// No slot.
@@ -78,7 +79,8 @@ impl FifoQueue {
         self.bytes -= bytes;
     }
 
-    /// Whether a slot is among the next that leave: fewer than `window` bytes entered between the oldest and it.
+    /// Whether a slot is among the next that leave: fewer than `window` bytes entered between the oldest and
+    /// it.
     pub(super) fn is_near_end(&self, slots: &impl LinkedSlots, slot: u32, window: u64) -> bool {
         let Some(oldest) = self.oldest() else {
             return false;

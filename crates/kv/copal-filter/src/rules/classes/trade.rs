@@ -3,7 +3,8 @@
 use super::{Change, Classes, Heat, ListEnd, PartitionId, Shape, marginal};
 use copal_market::{ByteWorth, ColumnOffer, FACTOR};
 
-/// Half-lives in which columns that are loaded together save the read of their page. The heat of a partition that was loaded when
+/// Half-lives in which columns that are loaded together save the read of their page. The heat of a partition
+/// that was loaded when
 /// its first probes came is that of few probes, and grows.
 const MIN_HALF_LIVES: f64 = 4.0;
 
@@ -30,7 +31,7 @@ impl Classes {
         self.loss.bottom().map(PartitionId)
     }
 
-    pub(super) fn worth_at(&self, _now: u64) -> ByteWorth {
+    pub(super) fn unit_worth(&self) -> ByteWorth {
         ByteWorth {
             gain: self.gain.top().map_or(0.0, |best| self.gain_per_byte(PartitionId(best))),
             loss: self.cheapest().map_or(f64::INFINITY, |worst| self.loss_per_byte(worst)),
@@ -78,7 +79,8 @@ impl Classes {
         self.ledger.changes()
     }
 
-    /// Loads all units of the partition that are worth their price, if they save a read per half-life together. True: there was
+    /// Loads all units of the partition that are worth their price, if they save a read per half-life
+    /// together. True: there was
     /// one.
     fn raise(&mut self, partition: PartitionId, price: f64, for_sale: &mut u64) -> bool {
         let Some((shape, units)) = self.ledger.get(partition) else {

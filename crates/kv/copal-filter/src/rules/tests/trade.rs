@@ -44,7 +44,7 @@ fn a_page_brings_all_columns_while_memory_is_free() {
 #[test]
 fn columns_that_are_not_worth_the_price_are_not_bought() {
     let (mut rule, mut store, now) = probed(10, 200);
-    let worth = rule.worth(now).gain;
+    let worth = rule.worth().gain;
     assert!(worth > 0.0);
     let at = |price| ColumnOffer { price, for_sale: 1 << 20, ..ColumnOffer::default() };
     assert!(rule.trade(&at(worth), now).is_empty(), "a gain of less than twice the price");
@@ -52,8 +52,8 @@ fn columns_that_are_not_worth_the_price_are_not_bought() {
     let units = store.units(0);
     // Each further column is worth half as much: 20 / 2^3 is the last above twice the price.
     assert_eq!(units, 4);
-    assert!(rule.worth(now).gain <= FACTOR * worth / 20.0);
-    assert!(rule.worth(now).loss > FACTOR * worth / 20.0);
+    assert!(rule.worth().gain <= FACTOR * worth / 20.0);
+    assert!(rule.worth().loss > FACTOR * worth / 20.0);
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn a_bid_takes_the_columns_that_are_worth_less_than_half_of_it() {
     let free = ColumnOffer { free_bytes: 1 << 20, ..ColumnOffer::default() };
     carry_out(&mut store, &rule.trade(&free, now));
     let before = store.bytes();
-    let (loss, unit) = (rule.worth(now).loss, u64::from(shape(Kind::Ribbon, KEYS, 0).unit_bytes));
+    let (loss, unit) = (rule.worth().loss, u64::from(shape(Kind::Ribbon, KEYS, 0).unit_bytes));
     let bid = |bid, wanted| ColumnOffer { bid, wanted, price: f64::INFINITY, ..ColumnOffer::default() };
     assert!(rule.trade(&bid(FACTOR * loss, 1 << 20), now).is_empty());
     let given = carry_out(&mut store, &rule.trade(&bid(4.0 * loss, 3 * unit), now));

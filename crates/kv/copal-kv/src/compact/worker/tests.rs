@@ -100,7 +100,8 @@ impl MergeWorker {
     }
 }
 
-/// Two runs at the top above a bottom, no tier full. The two become one once look-ups have wasted as many blocks as
+/// Two runs at the top above a bottom, no tier full. The two become one once look-ups have wasted as many
+/// blocks as
 /// the merge moves, not earlier. A write restarts the count.
 #[test]
 fn runs_that_no_tier_asks_for_become_one_once_look_ups_have_paid_for_it() {
@@ -132,7 +133,8 @@ fn runs_that_no_tier_asks_for_become_one_once_look_ups_have_paid_for_it() {
 }
 
 /// Symptom: a phase without writes over 87 MB wrote 54 MB, because of look-ups that cost nothing.
-/// Cause: each look-up paid a block, also where a filter, a row or a memtable answered. Fix: it pays the blocks that it
+/// Cause: each look-up paid a block, also where a filter, a row or a memtable answered. Fix: it pays the
+/// blocks that it
 /// read in vain.
 #[test]
 fn look_ups_that_waste_nothing_pay_for_no_merge() {
@@ -183,7 +185,8 @@ fn walks_pay_for_a_merge_by_the_runs_they_search() {
 
 /// Symptom: with inserts that trickled in between scans (YCSB E), ten runs stayed ten runs and every scan
 /// read a block of each.
-/// Cause: any write restarted the count of wasted blocks, so that look-ups beside writes, which filters spare most
+/// Cause: any write restarted the count of wasted blocks, so that look-ups beside writes, which filters spare
+/// most
 /// runs, do not pay for merges. Fix: scans are counted until the tree changes; look-ups are not.
 #[test]
 fn walks_pay_for_a_merge_between_writes_and_look_ups_do_not() {
